@@ -1,0 +1,130 @@
+"""What a backend is: a class that says what it can run, compiles programs, and loads them back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from seqmix_ir.graph import Module, Op
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from seqmix.config import ModelConfig
+    from seqmix.model import Model
+    from seqmix.weights import Weights
+
+__all__ = ["Availability", "Backend", "Executable", "Program", "Report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a backend can run here: its devices, or the reason why it has none."""
+
+    devices: tuple[str, ...]
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.devices)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a backend compiles.
+
+    ``module`` holds the graph ``forward`` (inputs ``input_ids [B, S]``, ``positions [B, S]``, and
+    ``state.{layer}.{key}`` of each stateful layer; outputs ``logits`` and the new states under the
+    same names), already legalized when it reaches :meth:`Backend.compile`. ``model`` is the torch
+    model when there is one.
+    """
+
+    module: Module
+    weights: Weights
+    config: ModelConfig
+    model: Model | None = None
+
+
+@dataclass
+class Report:
+    """What a compilation did, for people and for ``seqmix explain``."""
+
+    backend: str
+    target: str
+    native: dict[str, int] = field(default_factory=dict)
+    decomposed: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class Executable(ABC):
+    """A compiled model. It holds no state of its own: states are arguments and results."""
+
+    config: ModelConfig
+    report: Report
+
+    @abstractmethod
+    def run(self, graph: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run a graph on torch tensors by input name; results by output name.
+
+        Raises :class:`~seqmix.errors.BackendError` for a missing, unknown, or ill-shaped input
+        before anything is computed.
+        """
+
+    @abstractmethod
+    def save(self, directory: Path) -> None:
+        """Write everything that ``Backend.load`` needs."""
+
+    def initial_state(self, batch: int) -> dict[str, Tensor]:
+        """The states before the first token, by ``state.{layer}.{key}``."""
+        from seqmix.model import initial_states
+
+        return initial_states(self.config, batch)
+
+    def __call__(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        states: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits ``[B, S, V]`` of int64 ``input_ids [B, S]`` and the states after them."""
+        states = self.initial_state(input_ids.shape[0]) if states is None else states
+        out = self.run("forward", {"input_ids": input_ids, "positions": positions, **states})
+        return out["logits"], {k: v for k, v in out.items() if k != "logits"}
+
+
+class Backend(ABC):
+    """A way to run a program. Registered under the entry-point group ``seqmix.backends``."""
+
+    name: ClassVar[str]
+    version: ClassVar[str] = "1"
+    api: ClassVar[tuple[int, int]] = (1, 0)
+
+    @abstractmethod
+    def probe(self) -> Availability:
+        """Whether the backend's packages and devices are here; must not raise."""
+
+    @abstractmethod
+    def supports(self, op: Op, target: str) -> str | None:
+        """None when the op runs natively on the target, else the reason why not."""
+
+    def preferences(self, op: Op, target: str) -> tuple[str, ...]:
+        """Styles of decomposition in order of preference, for an op that is not native."""
+        return ()
+
+    def default_target(self) -> str:
+        """The target that ``target=None`` means."""
+        return "cpu"
+
+    @abstractmethod
+    def compile(self, program: Program, target: str, options: Mapping[str, Any]) -> Executable:
+        """Make a legalized program runnable; BackendError for unknown options and targets."""
+
+    @abstractmethod
+    def load(self, directory: Path) -> Executable:
+        """Read what :meth:`Executable.save` wrote."""

@@ -1,0 +1,153 @@
+"""The configuration of a model: what is stacked, how wide, and how positions are told apart.
+
+Read from JSON or TOML. Unknown keys are errors that suggest near ones; the options of a branch and
+of the position encoding are checked against the ``Config`` of the plugin that their ``kind`` names.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from seqmix.errors import ConfigError, did_you_mean
+
+__all__ = [
+    "BlockConfig",
+    "Kind",
+    "ModelConfig",
+    "NormConfig",
+    "Strict",
+    "build_config",
+    "read_config",
+]
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """Base of every configuration schema: frozen, and no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Kind(BaseModel):
+    """A plugin by name with its options, flat: ``{"kind": "attention", "heads": 9}``."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    kind: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the kind, unchecked; :func:`build_config` checks it."""
+        return dict(self.model_extra or {})
+
+
+class NormConfig(Strict):
+    """The normalization in front of every branch and of the head."""
+
+    kind: Literal["rms", "layer"] = "rms"
+    eps: float = Field(default=1e-5, gt=0)
+
+
+class BlockConfig(Strict):
+    """Residual steps in order, the whole list ``repeat`` times.
+
+    A step is one branch, or a list of branches that run in parallel on the same input.
+    """
+
+    repeat: PositiveInt = 1
+    steps: list[Kind | list[Kind]] = Field(min_length=1)
+
+
+class ModelConfig(Strict):
+    """A whole model. ``context_length`` is the longest sequence it is meant for, in tokens."""
+
+    name: str = "model"
+    vocab_size: PositiveInt
+    width: PositiveInt
+    context_length: PositiveInt
+    blocks: list[BlockConfig] = Field(min_length=1)
+    norm: NormConfig = NormConfig()
+    position: Kind | None = None
+    head_dim: PositiveInt | None = None
+    """Size of the vectors that the position encoding rotates; needed with ``position``."""
+    tie_embeddings: bool = False
+    dtype: Literal["f32", "bf16", "f16", "f64"] = "f32"
+    bos: int | None = None
+    eos: list[int] = []
+
+    def steps(self) -> list[list[Kind]]:
+        """Every residual step in order, each as its list of parallel branches."""
+        return [
+            step if isinstance(step, list) else [step]
+            for block in self.blocks
+            for _ in range(block.repeat)
+            for step in block.steps
+        ]
+
+    def branches(self) -> list[Kind]:
+        """Every branch in order."""
+        return [branch for step in self.steps() for branch in step]
+
+    def with_position(self, position: Kind, context_length: int) -> ModelConfig:
+        """The same model with another position encoding and context length."""
+        return self.model_copy(update={"position": position, "context_length": context_length})
+
+    def to_json(self) -> str:
+        """Indented JSON that :func:`read_config` reads back."""
+        return self.model_dump_json(indent=2, exclude_none=True) + "\n"
+
+
+def build_config(schema: type[Parsed], options: Any, where: str) -> Parsed:
+    """``options`` as ``schema``; ConfigError that names the place, and near keys for unknown ones."""
+    try:
+        return schema.model_validate(options)
+    except ValidationError as error:
+        problems = [_explain(schema, problem) for problem in error.errors()]
+        raise ConfigError(f"{where}: " + "; ".join(problems)) from error
+
+
+def read_config(path: Path) -> ModelConfig:
+    """A model configuration from a ``.json`` or ``.toml`` file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    try:
+        data = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f"{path}: not valid {path.suffix.lstrip('.') or 'JSON'}: {error}"
+        ) from error
+    return build_config(ModelConfig, data, str(path))
+
+
+def _explain(schema: type[BaseModel], problem: Any) -> str:
+    place = ".".join(map(str, problem["loc"])) or "configuration"
+    if problem["type"] != "extra_forbidden":
+        return f"{place}: {problem['msg']}, found {problem['input']!r}"
+    fields = _fields_at(schema, problem["loc"][:-1])
+    name = str(problem["loc"][-1])
+    return f"unknown key '{place}'{did_you_mean(name, fields)}; known: {', '.join(fields)}"
+
+
+def _fields_at(schema: type[BaseModel], loc: tuple[Any, ...]) -> list[str]:
+    """The keys that the schema knows at a nested place."""
+    current: Any = schema
+    for part in loc:
+        if isinstance(part, str) and part in getattr(current, "model_fields", {}):
+            current = _model_in(current.model_fields[part].annotation) or current
+    return list(current.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        if (found := _model_in(inner)) is not None:
+            return found
+    return None

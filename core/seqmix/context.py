@@ -1,0 +1,97 @@
+"""What a branch may need besides x: positions, token ids, padding, and the encoding's tables.
+
+Made once per model call; everything in it is a tensor derived from the arguments, so it survives
+capture and keeps the purity law.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from seqmix.position import PositionEncoding
+
+__all__ = ["Context"]
+
+
+class Context:
+    """The arguments that all branches of one call share.
+
+    Attributes:
+        positions: int64 ``[B, S]``, -1 where the token is padding.
+        input_ids: int64 ``[B, S]`` or None when the model was called on embeddings.
+        valid: bool ``[B, S]``, True where the token is real.
+        context_length: int64 ``[B]``, tokens so far in each row: past and new, padding excluded.
+        encoding: the model's position encoding, or None.
+        aux_losses: scalars that training adds to the loss (learned selection).
+    """
+
+    def __init__(
+        self,
+        positions: Tensor,
+        *,
+        input_ids: Tensor | None = None,
+        encoding: PositionEncoding | None = None,
+    ) -> None:
+        """Derive the masks and the context length from ``positions``."""
+        self.positions = positions
+        self.input_ids = input_ids
+        self.encoding = encoding
+        self.valid = positions >= 0
+        self.context_length = positions.amax(dim=1) + 1
+        self.aux_losses: list[Tensor] = []
+        self._order: tuple[Tensor, Tensor] | None = None
+        self._tables: tuple[Tensor, ...] | None = None
+
+    def rotate(self, x: Tensor, role: str) -> Tensor:
+        """Apply the encoding to queries or keys ``[B, H, S, K]`` of the new tokens.
+
+        The encoding's tables are computed at the first use and shared by all layers.
+        """
+        if self.encoding is None:
+            return x
+        if self._tables is None:
+            self._tables = self.encoding.tables(self.positions, self.context_length)
+        return self.encoding.apply(x, self._tables, role)
+
+    def compact(self, x: Tensor) -> Tensor:
+        """Move the valid tokens of ``x [B, S, D]`` to the right end of each row, order kept.
+
+        Padding goes to the left end; :meth:`scatter_back` is the inverse.
+        """
+        order, _ = self._permutation()
+        return torch.gather(x, 1, order.unsqueeze(-1).expand_as(x))
+
+    def scatter_back(self, x: Tensor) -> Tensor:
+        """Undo :meth:`compact` on ``x [B, S, D]``, with 0 at padding."""
+        _, slot = self._permutation()
+        back = torch.gather(x, 1, slot.unsqueeze(-1).expand_as(x))
+        return torch.where(self.valid.unsqueeze(-1), back, torch.zeros_like(back))
+
+    def prepend(self, tail: Tensor, x: Tensor) -> Tensor:
+        """Join a history ``tail [B, W, D]`` with a compacted ``x [B, S, D]`` into ``[B, W + S, D]``.
+
+        The padding that :meth:`compact` left in front of ``x`` moves in front of the tail, so the
+        tail stands directly before the first valid token of each row.
+        """
+        joined = torch.cat([tail, x], dim=1)
+        slots = torch.arange(joined.shape[1], device=x.device).unsqueeze(0)
+        padding = (~self.valid).sum(dim=1, keepdim=True)
+        moved = (slots - padding).clamp(min=0)
+        index = torch.where(slots < padding + tail.shape[1], moved, slots)
+        return torch.gather(joined, 1, index.unsqueeze(-1).expand_as(joined))
+
+    def _permutation(self) -> tuple[Tensor, Tensor]:
+        """``(order, slot)``, both int64 ``[B, S]``: source of each slot, and slot of each token."""
+        if self._order is None:
+            valid = self.valid.to(torch.int64)
+            padding = 1 - valid
+            total = padding.sum(dim=1, keepdim=True)
+            slot = torch.where(self.valid, total + valid.cumsum(1) - 1, padding.cumsum(1) - 1)
+            index = torch.arange(valid.shape[1], device=valid.device).expand_as(slot)
+            order = torch.zeros_like(slot).scatter(1, slot, index)
+            self._order = (order, slot)
+        return self._order

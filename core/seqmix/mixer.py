@@ -1,0 +1,41 @@
+"""The interface of a sequence mixer: one residual branch with an explicit state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from pydantic import BaseModel
+from torch import Tensor, nn
+
+from seqmix.context import Context
+from seqmix.state import State, StateSpec
+
+__all__ = ["SequenceMixer"]
+
+
+class SequenceMixer(nn.Module, ABC):
+    """One residual branch ``[B, S, D] -> [B, S, D]``, causal along S.
+
+    Built as ``cls(config, width)`` where ``config`` is an instance of ``Config`` and ``width`` is D.
+    It must keep the four laws: *splitting* (piece by piece equals at once), *padding* (positions -1
+    give output 0 and change nothing else), *causality*, *purity* (no argument is mutated).
+    """
+
+    Config: ClassVar[type[BaseModel]]
+    api: ClassVar[tuple[int, int]] = (1, 0)
+
+    @abstractmethod
+    def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
+        """Map ``x [B, S, D]`` (any S >= 1) and the state before it to the output and the state after.
+
+        The returned state has the keys and ranks of :meth:`state_spec`.
+        """
+
+    def state_spec(self) -> dict[str, StateSpec]:
+        """What the mixer remembers; empty for a branch that works token by token."""
+        return {}
+
+    @abstractmethod
+    def flops(self, batch_size: int, seq_len: int) -> int:
+        """Multiply-adds times two of one forward over ``seq_len`` tokens from an empty state."""
