@@ -66,7 +66,7 @@ class Builder:
         self._made_by.update(dict.fromkeys(op.results, op))
 
     def producer(self, value: Value | None, kind: type[OpDef]) -> Op | None:
-        """The op of class ``kind`` that made ``value`` in this block: how patterns look backwards."""
+        """The op of class ``kind`` that made ``value`` here: how patterns look backwards."""
         op = None if value is None else self._made_by.get(value)
         return op if op is not None and isinstance(op.defn, kind) else None
 

@@ -99,11 +99,13 @@ OpClass = TypeVar("OpClass", bound=type[OpDef])
 def op(cls: OpClass) -> OpClass:
     """Class decorator: freeze the attributes and check that the class says what it is.
 
-    It registers nothing: an op enters an :class:`~seqmix_ir.table.OpTable` by hand or by entry point.
+    It registers nothing: an op enters an op table by hand or by entry point.
     """
     for required in ("name", "operands", "results"):
         if not hasattr(cls, required):
             raise IRError(
-                f"op class {cls.__module__}.{cls.__qualname__} has no '{required}'; set it as a class variable"
+                f"op class {cls.__module__}.{cls.__qualname__} has no '{required}'; "
+                "set it as a class variable"
             )
-    return dataclasses.dataclass(frozen=True)(cls)
+    frozen: OpClass = dataclasses.dataclass(frozen=True)(cls)  # type: ignore[assignment]
+    return frozen

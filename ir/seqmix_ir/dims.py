@@ -37,7 +37,7 @@ Monomial: TypeAlias = tuple[Atom, ...]
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A size that is no polynomial: ``ceildiv(a, b)``, ``floordiv(a, b)``, ``min(..)``, ``max(..)``."""
+    """A size that is no polynomial: ``ceildiv(a, b)``, ``floordiv(a, b)``, ``min``, ``max``."""
 
     kind: OpaqueKind
     args: tuple[Size, ...]
@@ -260,5 +260,5 @@ def _substitute_atom(atom: Atom, binding: Mapping[str, Size]) -> Size:
         return binding.get(atom, _atom(atom))
     args = tuple(substitute_size(a, binding) for a in atom.args)
     if atom.kind in ("min", "max"):
-        return _extremum(cast('Literal["min", "max"]', atom.kind), args)
+        return _extremum(atom.kind, args)
     return _divide(cast('Literal["ceildiv", "floordiv"]', atom.kind), args[0], args[1])

@@ -1,4 +1,4 @@
-"""The graph: frozen values, ops, blocks, graphs and modules. Passes build new ones, none is edited."""
+"""The graph: frozen values, ops, blocks, graphs and modules; passes build new ones."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ class Module:
                 return graph
         names = [g.name for g in self.graphs]
         raise IRError(
-            f"module '{self.name}' has no graph '{name}'{did_you_mean(name, names)}; it has {', '.join(names)}"
+            f"module '{self.name}' has no graph '{name}'{did_you_mean(name, names)}; "
+            f"it has {', '.join(names)}"
         )
 
     def weights(self) -> dict[str, TensorType]:

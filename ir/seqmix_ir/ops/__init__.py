@@ -1,0 +1,172 @@
+"""The core ops: what every backend knows, one module per family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from seqmix_ir.defn import OpDef
+from seqmix_ir.ops import (
+    activation,
+    arithmetic,
+    attention,
+    cast,
+    causal_conv1d,
+    clip_gradient,
+    constants,
+    elementwise,
+    index,
+    linear,
+    logic,
+    norm,
+    reduce,
+    rotary,
+    scan,
+    segments,
+    shape,
+)
+from seqmix_ir.ops.activation import Gelu, Relu, Sigmoid, Silu, Softplus
+from seqmix_ir.ops.arithmetic import Add, Div, FloorDiv, Maximum, Minimum, Mod, Mul, Pow, Sub
+from seqmix_ir.ops.attention import Attention
+from seqmix_ir.ops.cast import Cast
+from seqmix_ir.ops.causal_conv1d import CausalConv1d
+from seqmix_ir.ops.clip_gradient import ClipGradient
+from seqmix_ir.ops.constants import Constant, Iota, SizeOf, Weight, constant, size_value
+from seqmix_ir.ops.elementwise import (
+    Abs,
+    Ceil,
+    Cos,
+    Erf,
+    Exp,
+    Floor,
+    Log,
+    Neg,
+    Not,
+    Reciprocal,
+    Round,
+    Sign,
+    Sin,
+    Sqrt,
+    Tanh,
+)
+from seqmix_ir.ops.index import Gather, GatherElements, ScatterElements
+from seqmix_ir.ops.linear import Linear, Matmul
+from seqmix_ir.ops.logic import (
+    And,
+    Equal,
+    Greater,
+    GreaterEqual,
+    Less,
+    LessEqual,
+    NotEqual,
+    Or,
+    Where,
+)
+from seqmix_ir.ops.norm import LayerNorm, RmsNorm
+from seqmix_ir.ops.reduce import ArgMax, CumSum, Reduce, Softmax
+from seqmix_ir.ops.rotary import Rotary
+from seqmix_ir.ops.scan import Scan
+from seqmix_ir.ops.segments import Concat, Pad, Slice
+from seqmix_ir.ops.shape import Expand, Reshape, Squeeze, Transpose, Unsqueeze
+from seqmix_ir.table import OpTable
+
+__all__ = [
+    "CORE_OPS",
+    "Abs",
+    "Add",
+    "And",
+    "ArgMax",
+    "Attention",
+    "Cast",
+    "CausalConv1d",
+    "Ceil",
+    "ClipGradient",
+    "Concat",
+    "Constant",
+    "Cos",
+    "CumSum",
+    "Div",
+    "Equal",
+    "Erf",
+    "Exp",
+    "Expand",
+    "Floor",
+    "FloorDiv",
+    "Gather",
+    "GatherElements",
+    "Gelu",
+    "Greater",
+    "GreaterEqual",
+    "Iota",
+    "LayerNorm",
+    "Less",
+    "LessEqual",
+    "Linear",
+    "Log",
+    "Matmul",
+    "Maximum",
+    "Minimum",
+    "Mod",
+    "Mul",
+    "Neg",
+    "Not",
+    "NotEqual",
+    "Or",
+    "Pad",
+    "Pow",
+    "Reciprocal",
+    "Reduce",
+    "Relu",
+    "Reshape",
+    "RmsNorm",
+    "Rotary",
+    "Round",
+    "Scan",
+    "ScatterElements",
+    "Sigmoid",
+    "Sign",
+    "Silu",
+    "Sin",
+    "SizeOf",
+    "Slice",
+    "Softmax",
+    "Softplus",
+    "Sqrt",
+    "Squeeze",
+    "Sub",
+    "Tanh",
+    "Transpose",
+    "Unsqueeze",
+    "Weight",
+    "Where",
+    "constant",
+    "default_table",
+    "size_value",
+]
+
+CORE_OPS: tuple[type[OpDef], ...] = (
+    *activation.OPS,
+    *arithmetic.OPS,
+    *attention.OPS,
+    *cast.OPS,
+    *causal_conv1d.OPS,
+    *clip_gradient.OPS,
+    *constants.OPS,
+    *elementwise.OPS,
+    *index.OPS,
+    *linear.OPS,
+    *logic.OPS,
+    *norm.OPS,
+    *reduce.OPS,
+    *rotary.OPS,
+    *scan.OPS,
+    *segments.OPS,
+    *shape.OPS,
+)
+
+
+def default_table(
+    load: Callable[[str], type[OpDef] | None] | None = None,
+    more_names: Callable[[], Iterable[str]] = tuple,
+) -> OpTable:
+    """A table of the core ops; ``load`` and ``more_names`` bring those of plugins."""
+    return OpTable(CORE_OPS, load, more_names)

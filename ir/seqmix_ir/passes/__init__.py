@@ -1,0 +1,31 @@
+"""Passes: functions from modules to modules."""
+
+from __future__ import annotations
+
+from seqmix_ir.passes.canonicalize import canonicalize
+from seqmix_ir.passes.cse import cse
+from seqmix_ir.passes.dce import dce
+from seqmix_ir.passes.fold import fold
+from seqmix_ir.passes.legalize import Impossible, Legality, Legalization, explain, legalize
+from seqmix_ir.passes.pipeline import Watcher, lower
+from seqmix_ir.passes.rewrite import Rule, map_blocks, rewrite_block, rewrite_module
+from seqmix_ir.passes.simplify import NAMED_RULES
+
+__all__ = [
+    "NAMED_RULES",
+    "Impossible",
+    "Legality",
+    "Legalization",
+    "Rule",
+    "Watcher",
+    "canonicalize",
+    "cse",
+    "dce",
+    "explain",
+    "fold",
+    "legalize",
+    "lower",
+    "map_blocks",
+    "rewrite_block",
+    "rewrite_module",
+]

@@ -1,0 +1,33 @@
+"""Common subexpressions: equal ops on equal operands are computed once."""
+
+from __future__ import annotations
+
+from seqmix_ir.graph import Block, Module, Op, Value
+from seqmix_ir.passes.rewrite import map_blocks
+
+__all__ = ["cse"]
+
+
+def cse(module: Module) -> Module:
+    """Merge ops with equal definitions and the same operands, each block for itself.
+
+    A body is isolated, so nothing found outside is reused inside. Ops with a body are kept apart.
+    """
+    return map_blocks(module, _cse_block)
+
+
+def _cse_block(block: Block) -> Block:
+    env: dict[Value, Value] = {}
+    seen: dict[tuple[object, ...], Op] = {}
+    kept: list[Op] = []
+    for op in block.ops:
+        operands = tuple(None if v is None else env.get(v, v) for v in op.operands)
+        body = None if op.body is None else _cse_block(op.body)
+        moved = Op(op.defn, operands, op.results, body, op.loc)
+        key = (type(op.defn), repr(op.defn), operands)
+        known = seen.setdefault(key, moved) if body is None else moved
+        if known is moved:
+            kept.append(moved)
+        else:
+            env.update(zip(op.results, known.results, strict=True))
+    return Block(block.params, tuple(kept), tuple(env.get(r, r) for r in block.results))

@@ -1,0 +1,64 @@
+"""Rebuild graphs: an environment ``old value -> new value`` is the only mechanism."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from seqmix_ir.builder import Builder
+from seqmix_ir.errors import IRError
+from seqmix_ir.graph import Block, Module, Op, Value
+
+__all__ = ["Rule", "map_blocks", "rewrite_block", "rewrite_module"]
+
+Rule: TypeAlias = Callable[[Builder, Op], tuple[Value, ...] | None]
+
+
+def rewrite_module(module: Module, *rules: Rule) -> Module:
+    """Offer every op, with its new operands, to the rules in turn; the first answer replaces it."""
+    return map_blocks(module, lambda block: rewrite_block(block, rules))
+
+
+def map_blocks(module: Module, change: Callable[[Block], Block]) -> Module:
+    """The module with the block of every graph changed."""
+    graphs = tuple(graph.with_block(change(graph.block)) for graph in module.graphs)
+    return dataclasses.replace(module, graphs=graphs)
+
+
+def rewrite_block(block: Block, rules: Sequence[Rule]) -> Block:
+    """Rebuild one block, bodies first. A rule that answers None leaves the op as it is."""
+    b = Builder()
+    env: dict[Value, Value] = {p: p for p in block.params}
+    for op in block.ops:
+        moved = _moved(op, env, rules)
+        b.loc = op.loc
+        results = next((r for rule in rules if (r := rule(b, moved)) is not None), None)
+        if results is None:
+            b.append(moved)
+            continue
+        for old, new in zip(op.results, _checked(moved, results), strict=True):
+            env[old] = new
+    return b.block(block.params, tuple(env.get(r, r) for r in block.results))
+
+
+def _moved(op: Op, env: dict[Value, Value], rules: Sequence[Rule]) -> Op:
+    """The op on new operands, its body rewritten; the same object when nothing changed."""
+    operands = tuple(None if v is None else env.get(v, v) for v in op.operands)
+    body = None if op.body is None else rewrite_block(op.body, rules)
+    if operands == op.operands and body is None:
+        return op
+    return Op(op.defn, operands, op.results, body, op.loc)
+
+
+def _checked(op: Op, results: tuple[Value, ...]) -> tuple[Value, ...]:
+    """IRError when a rule changes how many results there are, or their types."""
+    if len(results) != len(op.results):
+        raise IRError(
+            f"{op.loc}: rewriting '{op.name}' gave {len(results)} results, "
+            f"expected {len(op.results)}"
+        )
+    for old, new in zip(op.results, results, strict=True):
+        if old.type != new.type:
+            raise IRError(f"{op.loc}: rewriting '{op.name}' changed {old.type} into {new.type}")
+    return results

@@ -1,0 +1,200 @@
+"""The named rules of canonical form, each small enough to read at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from seqmix_ir.builder import Builder
+from seqmix_ir.graph import Op, Value
+from seqmix_ir.ops import (
+    Add,
+    Cast,
+    ClipGradient,
+    Concat,
+    Constant,
+    Div,
+    Expand,
+    Mul,
+    Neg,
+    Not,
+    Pad,
+    Reduce,
+    Reshape,
+    Slice,
+    Squeeze,
+    Sub,
+    Transpose,
+    Unsqueeze,
+    Where,
+)
+from seqmix_ir.ops.rules import normal_axes, normal_axis
+from seqmix_ir.passes.rewrite import Rule
+
+__all__ = ["NAMED_RULES"]
+
+_NEUTRAL: dict[type, tuple[float, tuple[int, ...]]] = {
+    Add: (0, (0, 1)),
+    Sub: (0, (1,)),
+    Mul: (1, (0, 1)),
+    Div: (1, (1,)),
+}
+"""Per op: the number that changes nothing, and the operands at which it changes nothing."""
+
+
+def drop_neutral_operand(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """``x + 0``, ``x - 0``, ``x * 1`` and ``x / 1`` are x."""
+    if (rule := _NEUTRAL.get(type(op.defn))) is None:
+        return None
+    number, places = rule
+    for place in places:
+        producer = b.producer(op.operands[place], Constant)
+        other = op.operands[1 - place]
+        if producer is None or other is None or other.type != op.results[0].type:
+            continue
+        value = producer.defn.attributes()["value"]
+        if not isinstance(value, tuple | bool) and value == number:
+            return (other,)
+    return None
+
+
+def drop_same_type(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """Cast to the same dtype; reshape, expand, slice or pad to the same shape."""
+    if not isinstance(op.defn, Cast | Reshape | Expand | Slice | Pad):
+        return None
+    operand = op.operands[0]
+    same = operand is not None and operand.type == op.results[0].type
+    return (operand,) if same and operand is not None else None
+
+
+def drop_clip_gradient(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """Forward, clip_gradient is the identity."""
+    return op.values if isinstance(op.defn, ClipGradient) else None
+
+
+def drop_concat_of_one(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """Concatenating one tensor gives it back."""
+    return op.values if isinstance(op.defn, Concat) and len(op.operands) == 1 else None
+
+
+def drop_concat_of_nothing(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """Operands of size 0 add nothing to a concat."""
+    if not isinstance(op.defn, Concat):
+        return None
+    axis = normal_axis(op.defn.axis, op.results[0].type.rank)
+    kept = [v for v in op.values if v.type.shape[axis] != 0]
+    if len(kept) == len(op.operands) or not kept:
+        return None
+    return (b(op.defn, *kept),)
+
+
+def join_reshapes(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """A reshape of a reshape is one reshape."""
+    if not isinstance(op.defn, Reshape):
+        return None
+    inner = b.producer(op.operands[0], Reshape)
+    return None if inner is None else (b(op.defn, *inner.operands),)
+
+
+def join_transposes(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """Transposes compose; one that moves nothing goes."""
+    if not isinstance(op.defn, Transpose):
+        return None
+    (x,) = op.values
+    perm = normal_axes_in_order(op.defn.perm, x.type.rank)
+    if perm == tuple(range(len(perm))):
+        return (x,)
+    if (inner := b.producer(x, Transpose)) is None:
+        return None
+    first = normal_axes_in_order(inner.defn.attributes()["perm"], x.type.rank)
+    return (b(Transpose(tuple(first[axis] for axis in perm)), *inner.operands),)
+
+
+def normal_axes_in_order(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """The axes counted from the front, in the order given."""
+    return tuple(normal_axis(axis, rank) for axis in axes)
+
+
+def undo_unsqueeze(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """Squeezing the axes that were just added gives the tensor back."""
+    if not isinstance(op.defn, Squeeze):
+        return None
+    inner = b.producer(op.operands[0], Unsqueeze)
+    if inner is None or op.operands[0] is None:
+        return None
+    rank = op.operands[0].type.rank
+    added = set(normal_axes(inner.defn.attributes()["axes"], rank))
+    return inner.values if added == set(normal_axes(op.defn.axes, rank)) else None
+
+
+def undo_twice(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """Two negations cancel."""
+    if not isinstance(op.defn, Neg | Not):
+        return None
+    inner = b.producer(op.operands[0], type(op.defn))
+    return None if inner is None else inner.values
+
+
+def choose_known_branch(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """``where`` with a constant condition is one of its branches."""
+    if not isinstance(op.defn, Where):
+        return None
+    producer = b.producer(op.operands[0], Constant)
+    if producer is None:
+        return None
+    value = producer.defn.attributes()["value"]
+    if not isinstance(value, bool):
+        return None
+    branch = op.values[1 if value else 2]
+    return (branch,) if branch.type == op.results[0].type else None
+
+
+def count_axes_from_the_front(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """Negative axes become axes counted from the front."""
+    if isinstance(op.defn, Transpose):
+        perm = normal_axes_in_order(op.defn.perm, op.values[0].type.rank)
+        return None if perm == op.defn.perm else (b(Transpose(perm), *op.operands),)
+    attributes = op.defn.attributes()
+    rank = _counted_rank(op)
+    axis, axes = attributes.get("axis"), attributes.get("axes")
+    if isinstance(axis, int) and axis < 0:
+        attributes["axis"] = normal_axis(axis, rank)
+    elif isinstance(axes, tuple) and any(a < 0 for a in axes):
+        attributes["axes"] = normal_axes(axes, rank)
+    else:
+        return None
+    return b.emit(type(op.defn)(**attributes), *op.operands, body=op.body)
+
+
+def _counted_rank(op: Op) -> int:
+    """The rank that negative axes of an op count from."""
+    if isinstance(op.defn, Unsqueeze):
+        return op.results[0].type.rank
+    first = op.operands[0] if op.operands else None
+    return op.results[0].type.rank if first is None else first.type.rank
+
+
+def drop_empty_reduce(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """Reducing no axis changes nothing."""
+    if not isinstance(op.defn, Reduce) or op.defn.axes:
+        return None
+    same = op.values[0].type == op.results[0].type
+    return op.values if same and op.defn.kind not in ("any", "all") else None
+
+
+NAMED_RULES: Mapping[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        drop_neutral_operand,
+        drop_same_type,
+        drop_clip_gradient,
+        drop_concat_of_one,
+        drop_concat_of_nothing,
+        join_reshapes,
+        join_transposes,
+        undo_unsqueeze,
+        undo_twice,
+        choose_known_branch,
+        count_axes_from_the_front,
+        drop_empty_reduce,
+    )
+}

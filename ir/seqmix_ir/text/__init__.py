@@ -1,0 +1,8 @@
+"""The text form of the IR."""
+
+from __future__ import annotations
+
+from seqmix_ir.text.parse import parse
+from seqmix_ir.text.show import FORMAT, fingerprint, show, show_graph
+
+__all__ = ["FORMAT", "fingerprint", "parse", "show", "show_graph"]
