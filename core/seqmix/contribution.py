@@ -1,0 +1,96 @@
+"""One entry point of a distribution: what it offers, and what came of loading it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import Any
+
+from seqmix.errors import PluginError
+
+__all__ = ["API", "Contribution", "Status", "load_contribution"]
+
+API = (1, 0)
+"""The version of the plugin interface: a plugin's major must be equal, its minor not above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """An entry point with its origin; nothing is imported yet."""
+
+    kind: str
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+    @property
+    def origin(self) -> str:
+        """The distribution and its version."""
+        return f"{self.distribution} {self.version}"
+
+    @staticmethod
+    def of(kind: str, point: EntryPoint) -> Contribution:
+        """The contribution behind an entry point."""
+        dist = point.dist
+        name = "unknown distribution" if dist is None else dist.metadata["Name"]
+        return Contribution(
+            kind, point.name, point.value, name, "?" if dist is None else dist.version
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A contribution and whether it can be used: ``ok``, ``failed`` or ``blocked``, and why."""
+
+    contribution: Contribution
+    state: str
+    reason: str = ""
+
+
+def load_contribution(contribution: Contribution, bases: Mapping[str, Callable[[], type]]) -> Any:
+    """Import what the entry point names and check its kind and interface version.
+
+    Raises PluginError that names the distribution, its version, the cause (chained) and the remedy.
+    """
+    where = f"{contribution.kind[:-1]} '{contribution.name}' of {contribution.origin}"
+    point = EntryPoint(contribution.name, contribution.value, f"seqmix.{contribution.kind}")
+    try:
+        loaded = point.load()
+    except Exception as error:
+        raise PluginError(
+            f"{where}: importing '{contribution.value}' failed: {type(error).__name__}: {error}; "
+            f"reinstall or update {contribution.distribution}, or block it with "
+            f"SEQMIX_BLOCK_PLUGINS={contribution.distribution}"
+        ) from error
+    _check_kind(where, contribution, loaded, bases)
+    _check_api(where, contribution, loaded)
+    return loaded
+
+
+def _check_kind(
+    where: str, contribution: Contribution, loaded: object, bases: Mapping[str, Callable[[], type]]
+) -> None:
+    if contribution.kind not in bases:
+        return
+    base = bases[contribution.kind]()
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+        raise PluginError(
+            f"{where}: '{contribution.value}' should be a subclass of "
+            f"{base.__module__}.{base.__qualname__}, found {loaded!r}; "
+            f"report it to the authors of {contribution.distribution}"
+        )
+
+
+def _check_api(where: str, contribution: Contribution, loaded: object) -> None:
+    api = getattr(loaded, "api", API)
+    if not (isinstance(api, tuple) and len(api) == 2 and all(isinstance(n, int) for n in api)):
+        raise PluginError(f"{where}: api should be (major, minor), found {api!r}")
+    if api[0] == API[0] and api[1] <= API[1]:
+        return
+    remedy = "seqmix" if api > API else contribution.distribution
+    raise PluginError(
+        f"{where}: it is written for plugin interface {api[0]}.{api[1]}, "
+        f"this seqmix has {API[0]}.{API[1]}; update {remedy}"
+    )
