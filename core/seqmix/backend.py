@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from seqmix_ir.graph import Module, Op
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from seqmix.config import ModelConfig
@@ -104,6 +103,10 @@ class Backend(ABC):
     name: ClassVar[str]
     version: ClassVar[str] = "1"
     api: ClassVar[tuple[int, int]] = (1, 0)
+    cached: ClassVar[bool] = True
+    """Whether a compilation is worth keeping on disk."""
+    automatic: ClassVar[bool] = True
+    """Whether ``backend="auto"`` may pick it."""
 
     @abstractmethod
     def probe(self) -> Availability:

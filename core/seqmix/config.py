@@ -103,7 +103,7 @@ class ModelConfig(Strict):
 
 
 def build_config(schema: type[Parsed], options: Any, where: str) -> Parsed:
-    """``options`` as ``schema``; ConfigError that names the place, and near keys for unknown ones."""
+    """``options`` as ``schema``; ConfigError with the place, and near keys for unknown ones."""
     try:
         return schema.model_validate(options)
     except ValidationError as error:

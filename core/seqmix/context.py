@@ -27,6 +27,7 @@ class Context:
         context_length: int64 ``[B]``, tokens so far in each row: past and new, padding excluded.
         encoding: the model's position encoding, or None.
         aux_losses: scalars that training adds to the loss (learned selection).
+
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Context:
             return x
         if self._tables is None:
             self._tables = self.encoding.tables(self.positions, self.context_length)
-        return self.encoding.apply(x, self._tables, role)
+        return self.encoding.rotate_by(x, self._tables, role)
 
     def compact(self, x: Tensor) -> Tensor:
         """Move the valid tokens of ``x [B, S, D]`` to the right end of each row, order kept.
@@ -72,7 +73,7 @@ class Context:
         return torch.where(self.valid.unsqueeze(-1), back, torch.zeros_like(back))
 
     def prepend(self, tail: Tensor, x: Tensor) -> Tensor:
-        """Join a history ``tail [B, W, D]`` with a compacted ``x [B, S, D]`` into ``[B, W + S, D]``.
+        """Join a history ``tail [B, W, D]`` and a compacted ``x [B, S, D]`` to ``[B, W + S, D]``.
 
         The padding that :meth:`compact` left in front of ``x`` moves in front of the tail, so the
         tail stands directly before the first valid token of each row.

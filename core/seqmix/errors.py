@@ -37,4 +37,4 @@ class BackendError(SeqmixError):
 
 
 class CheckpointError(SeqmixError):
-    """A checkpoint that is wrong, truncated or foreign: names the file, the tensor, expected and found."""
+    """A checkpoint that is wrong, truncated or foreign; names file, tensor, expected and found."""

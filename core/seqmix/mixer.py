@@ -17,7 +17,7 @@ __all__ = ["SequenceMixer"]
 class SequenceMixer(nn.Module, ABC):
     """One residual branch ``[B, S, D] -> [B, S, D]``, causal along S.
 
-    Built as ``cls(config, width)`` where ``config`` is an instance of ``Config`` and ``width`` is D.
+    Built as ``cls(config, width)``: ``config`` is an instance of ``Config``, ``width`` is D.
     It must keep the four laws: *splitting* (piece by piece equals at once), *padding* (positions -1
     give output 0 and change nothing else), *causality*, *purity* (no argument is mutated).
     """
@@ -27,7 +27,7 @@ class SequenceMixer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
-        """Map ``x [B, S, D]`` (any S >= 1) and the state before it to the output and the state after.
+        """Map ``x [B, S, D]`` (any S >= 1) and the state before to the output and the state after.
 
         The returned state has the keys and ranks of :meth:`state_spec`.
         """

@@ -32,19 +32,19 @@ class PositionEncoding(nn.Module, ABC):
         return None
 
     def tables(self, positions: Tensor, context_length: Tensor) -> tuple[Tensor, ...]:
-        """What :meth:`apply` needs for these positions, computed once per model call.
+        """What :meth:`rotate_by` needs for these positions, computed once per model call.
 
         positions is int64 ``[B, S]`` (-1 at padding is treated as 0), context_length int64 ``[B]``.
         """
         return ()
 
-    def apply(self, x: Tensor, tables: tuple[Tensor, ...], role: str) -> Tensor:
+    def rotate_by(self, x: Tensor, tables: tuple[Tensor, ...], role: str) -> Tensor:
         """Rotate ``x [B, H, S, K]``; role is ``"query"`` or ``"key"``."""
         return x
 
     def rotate(self, x: Tensor, positions: Tensor, context_length: Tensor, role: str) -> Tensor:
-        """Rotate ``x [B, H, S, K]`` at arbitrary positions: :meth:`apply` after :meth:`tables`."""
-        return self.apply(x, self.tables(positions, context_length), role)
+        """Rotate ``x [B, H, S, K]`` at any positions: :meth:`rotate_by` after :meth:`tables`."""
+        return self.rotate_by(x, self.tables(positions, context_length), role)
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
         """What is added to the attention logits, ``[B or 1, H or 1, S, T]``; None for nothing."""

@@ -88,7 +88,8 @@ def check_state(specs: Mapping[str, StateSpec], state: State, batch: int, where:
     """ConfigError unless ``state`` has exactly the keys, ranks and fixed sizes of ``specs``."""
     if set(state) != set(specs):
         raise ConfigError(
-            f"{where}: expected state {sorted(specs)}, found {sorted(state)}; pass the state that this model returned"
+            f"{where}: expected state {sorted(specs)}, found {sorted(state)}; "
+            "pass the state that this model returned"
         )
     for key, spec in specs.items():
         actual = tuple(state[key].shape)
@@ -97,7 +98,8 @@ def check_state(specs: Mapping[str, StateSpec], state: State, batch: int, where:
             isinstance(w, int) and w != a for w, a in zip(wanted, actual, strict=True)
         ):
             raise ConfigError(
-                f"{where}: state '{key}' should be {spec.axes} with B = {batch}, found shape {actual}"
+                f"{where}: state '{key}' should be {spec.axes} with B = {batch}, "
+                f"found shape {actual}"
             )
 
 

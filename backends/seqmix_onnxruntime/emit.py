@@ -1,0 +1,240 @@
+"""Writing an IR graph as ONNX nodes: names, symbolic sizes, initializers, one emitter per op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from seqmix.errors import BackendError
+from seqmix.weights import Weights
+from seqmix_ir.dims import Dim, Opaque, Size, show_size, symbols_of
+from seqmix_ir.graph import Block, Graph, Op, Value
+from seqmix_ir.types import DType
+
+__all__ = [
+    "ONNX_DTYPES",
+    "Emit",
+    "Emitter",
+    "Root",
+    "find_sizes",
+    "fixed_shape",
+    "tensor_info",
+    "tensor_proto",
+]
+
+ONNX_DTYPES: dict[DType, int] = {
+    "f64": TensorProto.DOUBLE,
+    "f32": TensorProto.FLOAT,
+    "f16": TensorProto.FLOAT16,
+    "bf16": TensorProto.BFLOAT16,
+    "i64": TensorProto.INT64,
+    "i32": TensorProto.INT32,
+    "i8": TensorProto.INT8,
+    "u8": TensorProto.UINT8,
+    "bool": TensorProto.BOOL,
+}
+
+Emit: TypeAlias = "Callable[[Emitter, Op, list[str]], Sequence[str]]"
+
+
+@dataclass
+class Root:
+    """What all blocks of one file share: initializers, sizes, the choice of operator sets."""
+
+    weights: Weights
+    emitters: dict[str, Emit]
+    initializers: dict[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)
+    domains: set[str] = field(default_factory=set)
+    sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Per dimension name: the input, and its axis, that show the size at run time."""
+    counter: int = 0
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing else has."""
+        self.counter += 1
+        return f"{stem}_{self.counter}"
+
+
+class Emitter:
+    """Writes one block. Bodies have emitters of their own and see the names of the outer one."""
+
+    def __init__(self, root: Root, outer: Emitter | None = None) -> None:
+        """``outer`` is the emitter of the block around a body."""
+        self.root = root
+        self.nodes: list[NodeProto] = []
+        self.names: dict[Value, str] = {}
+        self._outer = outer
+        self._once: dict[Any, str] = {}
+
+    def block(self, block: Block, results: Sequence[str]) -> None:
+        """Write all ops; the results get exactly the given names."""
+        wanted: dict[Value, str] = {}
+        for value, name in zip(block.results, results, strict=True):
+            if value not in block.params and value not in wanted:
+                wanted[value] = name
+        for op in block.ops:
+            self._op(op, wanted)
+        for value, name in zip(block.results, results, strict=True):
+            if self.names[value] != name:
+                self.nodes.append(helper.make_node("Identity", [self.names[value]], [name]))
+
+    def node(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        count: int = 1,
+        *,
+        domain: str = "",
+        **attributes: Any,
+    ) -> list[str]:
+        """Append a node and return the names of its outputs; "" is an absent input."""
+        outputs = [self.root.fresh(kind) for _ in range(count)]
+        given = list(inputs)
+        while given and not given[-1]:
+            given.pop()
+        self.nodes.append(
+            helper.make_node(kind, given, outputs, name=outputs[0], domain=domain, **attributes)
+        )
+        if domain:
+            self.root.domains.add(domain)
+        return outputs
+
+    def one(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Append a node with one output."""
+        return self.node(kind, inputs, **attributes)[0]
+
+    def array(self, array: NDArray[Any]) -> str:
+        """The name of a constant array; equal arrays share one initializer."""
+        key = ("array", str(array.dtype), array.shape, array.tobytes())
+        root = self._top()
+        if key not in root._once:
+            name = self.root.fresh("const")
+            self.root.initializers[name] = lambda: array
+            root._once[key] = name
+        return root._once[key]
+
+    def ints(self, *values: int) -> str:
+        """The name of a constant int64 vector."""
+        return self.array(np.array(values, np.int64))
+
+    def once(self, key: Any, make: Callable[[], str]) -> str:
+        """A name that is made at the first request of ``key`` in this block."""
+        if key not in self._once:
+            self._once[key] = make()
+        return self._once[key]
+
+    def initializer(self, name: str, make: Callable[[], NDArray[Any]]) -> str:
+        """A named initializer; it is computed when the file is made, if a node reads it."""
+        self.root.initializers.setdefault(name, make)
+        return name
+
+    def size(self, size: Size) -> str:
+        """The name of a vector of one int64 that holds ``size``."""
+        if isinstance(size, int):
+            return self.ints(size)
+        top = self._top()
+        return top.once(("size", show_size(size)), lambda: top._computed(size))
+
+    def shape(self, sizes: Sequence[Size]) -> str:
+        """The name of an int64 vector with the given sizes."""
+        if all(isinstance(s, int) for s in sizes):
+            return self.ints(*(s for s in sizes if isinstance(s, int)))
+        key = ("shape", tuple(map(show_size, sizes)))
+        top = self._top()
+        return top.once(key, lambda: top.one("Concat", *(top.size(s) for s in sizes), axis=0))
+
+    def _top(self) -> Emitter:
+        return self if self._outer is None else self._outer._top()
+
+    def _op(self, op: Op, wanted: dict[Value, str]) -> None:
+        emit = self.root.emitters[op.name]
+        inputs = ["" if v is None else self.names[v] for v in op.operands]
+        first = len(self.nodes)
+        outputs = list(emit(self, op, inputs))
+        for node in self.nodes[first:]:
+            node.doc_string = str(op.loc)
+        for i, value in enumerate(op.results):
+            if value in wanted and self._rename(outputs[i], wanted[value], first):
+                outputs[i] = wanted[value]
+            self.names[value] = outputs[i]
+
+    def _rename(self, old: str, new: str, first: int) -> bool:
+        """Give an output of the nodes from ``first`` on the name that a result must have."""
+        made = any(old in node.output for node in self.nodes[first:])
+        if not made or old in self._once.values():
+            return False
+        for node in self.nodes[first:]:
+            node.output[:] = [new if name == old else name for name in node.output]
+            node.input[:] = [new if name == old else name for name in node.input]
+        return True
+
+    def _computed(self, size: Dim) -> str:
+        total = ""
+        for monomial, coefficient in size.terms:
+            factors = [self.size_of_atom(atom) for atom in monomial]
+            if coefficient != 1 or not factors:
+                factors.append(self.ints(coefficient))
+            product = factors[0]
+            for factor in factors[1:]:
+                product = self.one("Mul", product, factor)
+            total = self.one("Add", total, product) if total else product
+        return total
+
+    def size_of_atom(self, atom: str | Opaque) -> str:
+        """The vector of one int64 for a dimension name or an opaque size."""
+        if isinstance(atom, str):
+            if atom not in self.root.sizes:
+                raise BackendError(
+                    f"backend 'onnxruntime': no input of the graph has an axis of size {atom} alone"
+                )
+            source, axis = self.root.sizes[atom]
+            return self.once(
+                ("axis", atom), lambda: self.one("Shape", source, start=axis, end=axis + 1)
+            )
+        args = [self.size(a) for a in atom.args]
+        if atom.kind in ("min", "max"):
+            return self.one(atom.kind.capitalize(), *args)
+        left, right = args
+        if atom.kind == "ceildiv":
+            left = self.one("Add", left, self.one("Sub", right, self.ints(1)))
+        return self.one("Div", left, right)
+
+
+def find_sizes(graph: Graph, names: dict[str, str]) -> dict[str, tuple[str, int]]:
+    """For every dimension name, an input axis that shows it; ``names`` are ONNX input names."""
+    found: dict[str, tuple[str, int]] = {}
+    for hint, value in graph.inputs.items():
+        for axis, size in enumerate(value.type.shape):
+            text = show_size(size)
+            if isinstance(size, Dim) and {text} == symbols_of(size):
+                found.setdefault(text, (names[hint], axis))
+    return found
+
+
+def tensor_info(name: str, value: Value) -> Any:
+    """The declaration of an input or output."""
+    shape = [s if isinstance(s, int) else show_size(s) for s in value.type.shape]
+    return helper.make_tensor_value_info(name, ONNX_DTYPES[value.type.dtype], shape)
+
+
+def tensor_proto(name: str, array: NDArray[Any]) -> TensorProto:
+    """An initializer with its bytes."""
+    return numpy_helper.from_array(np.ascontiguousarray(array), name)
+
+
+def fixed_shape(op: Op, operand: int, start: int = 0) -> tuple[int, ...]:
+    """Sizes of an operand from axis ``start`` on that the op's definition wants as numbers."""
+    value = op.operands[operand]
+    sizes = () if value is None else value.type.shape[start:]
+    numbers = tuple(s for s in sizes if isinstance(s, int))
+    if not numbers or len(numbers) != len(sizes):
+        raise BackendError(
+            f"{op.loc}: backend 'onnxruntime' needs '{op.name}' with fixed sizes at operand "
+            f"{operand}, found {None if value is None else value.type}"
+        )
+    return numbers

@@ -1,0 +1,3 @@
+"""The backends that belong to the core: the reference interpreter and eager torch."""
+
+__all__: list[str] = []

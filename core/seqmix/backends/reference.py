@@ -1,0 +1,89 @@
+"""The reference backend: the numpy interpreter, which runs every op by its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from seqmix.backend import Availability, Backend, Executable, Program, Report
+from seqmix.errors import BackendError
+from seqmix.interface import (
+    check_inputs,
+    check_options,
+    read_manifest,
+    read_module,
+    write_manifest,
+    write_module,
+)
+from seqmix.storage import read_saved, write_model
+from seqmix.weights import to_numpy, to_torch
+from seqmix_ir.graph import Op
+from seqmix_ir.interpret import Interpreter
+
+__all__ = ["ReferenceBackend", "ReferenceExecutable"]
+
+
+class ReferenceExecutable(Executable):
+    """Interprets a module. As the judge it carries every float as float64."""
+
+    def __init__(self, program: Program, report: Report, judge: bool) -> None:
+        """Nothing is computed before the first run."""
+        self.config = program.config
+        self.report = report
+        self.judge = judge
+        self._program = program
+        self._interpreter = Interpreter(program.module, program.weights.numpy, judge=judge)
+
+    def run(self, graph: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Interpret a graph; the judge takes and gives float64 for every float."""
+        check_inputs(self._program.module.graph(graph), inputs, any_float=self.judge)
+        arrays = {name: to_numpy(tensor) for name, tensor in inputs.items()}
+        results = self._interpreter.run(graph, arrays)
+        return {name: to_torch(array) for name, array in results.items()}
+
+    def save(self, directory: Path) -> None:
+        """Write the module as text, the configuration and the weights."""
+        write_manifest(directory, self.report, judge=self.judge)
+        write_module(directory, self._program.module)
+        write_model(directory, self.config, self._program.weights)
+
+
+class ReferenceBackend(Backend):
+    """Slow and exact. The option ``judge`` (bool) widens every float to float64."""
+
+    name: ClassVar[str] = "reference"
+    cached: ClassVar[bool] = False
+    automatic: ClassVar[bool] = False
+
+    def probe(self) -> Availability:
+        """It runs everywhere."""
+        return Availability(("cpu",))
+
+    def supports(self, op: Op, target: str) -> str | None:
+        """Every op has a definition."""
+        return None
+
+    def compile(self, program: Program, target: str, options: Mapping[str, Any]) -> Executable:
+        """Wrap the program; there is nothing to compile."""
+        check_target(self.name, target)
+        check_options(self.name, options, {"judge": bool})
+        report = Report(self.name, target)
+        return ReferenceExecutable(program, report, bool(options.get("judge", False)))
+
+    def load(self, directory: Path) -> Executable:
+        """Read a saved executable."""
+        report, manifest = read_manifest(directory)
+        config, weights = read_saved(directory)
+        program = Program(read_module(directory), weights, config)
+        return ReferenceExecutable(program, report, bool(manifest["judge"]))
+
+
+def check_target(backend: str, target: str, known: tuple[str, ...] = ("cpu",)) -> None:
+    """BackendError for a target that is not among the known ones."""
+    if target not in known:
+        raise BackendError(
+            f"backend '{backend}' has no target '{target}'; known: {', '.join(known)}"
+        )

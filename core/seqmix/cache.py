@@ -1,0 +1,134 @@
+"""The compile cache on disk: entries appear whole or not at all, and a broken one is rebuilt.
+
+It lives in ``$SEQMIX_CACHE_DIR``, else in ``~/.cache/seqmix``; ``SEQMIX_NO_CACHE=1`` turns it off.
+Processes share it without locks: an entry is written aside and renamed into place, and the first
+one to arrive wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["clear", "directory", "enabled", "fetch", "key_of", "remember", "remove", "store"]
+
+SEAL = ".sealed.json"
+"""Sizes and digests of the files of an entry: what makes damage visible."""
+
+
+def directory() -> Path:
+    """Where the cache lives; it need not exist."""
+    if chosen := os.environ.get("SEQMIX_CACHE_DIR"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqmix"
+
+
+def enabled() -> bool:
+    """False when the environment says ``SEQMIX_NO_CACHE=1``."""
+    return os.environ.get("SEQMIX_NO_CACHE", "") in ("", "0")
+
+
+def clear() -> None:
+    """Remove every entry."""
+    for kind in ("compiled", "digest"):
+        shutil.rmtree(directory() / kind, ignore_errors=True)
+
+
+def key_of(*parts: str) -> str:
+    """One sha256 over several texts, none of which can run into the next."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        total.update(f"{len(data)}:".encode() + data)
+    return total.hexdigest()
+
+
+def fetch(key: str) -> Path | None:
+    """The folder of an entry, or None when there is none; a damaged one is removed."""
+    folder = directory() / "compiled" / key
+    if not folder.is_dir():
+        return None
+    if not _is_whole(folder):
+        remove(key)
+        return None
+    return folder
+
+
+def store(key: str, write: Callable[[Path], None]) -> None:
+    """Let ``write`` fill a folder and make it an entry; without effect where one cannot write.
+
+    What ``write`` itself raises is passed on.
+    """
+    home = directory() / "compiled"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=home))
+    except OSError:
+        return
+    try:
+        write(aside)
+        (aside / SEAL).write_text(json.dumps(_digests(aside)), encoding="utf-8")
+        # A folder is not renamed over one that has content: then another process was first.
+        if not (home / key).exists():
+            aside.rename(home / key)
+    except OSError:
+        return
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove(key: str) -> None:
+    """Drop an entry; nothing happens when there is none."""
+    shutil.rmtree(directory() / "compiled" / key, ignore_errors=True)
+
+
+def remember(kind: str, text: str, compute: Callable[[], str]) -> str:
+    """A short text that is computed once for each ``text``, such as the digest of a file."""
+    if not enabled():
+        return compute()
+    path = directory() / kind / key_of(text)
+    try:
+        known = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        known = ""
+    value, _, check = known.partition("\n")
+    if known and check == key_of(value):
+        return value
+    value = compute()
+    _write_whole(path, f"{value}\n{key_of(value)}")
+    return value
+
+
+def _write_whole(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        sealed = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+        return bool(sealed == _digests(folder))
+    except (OSError, ValueError):
+        return False
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """The sha256 of every file below ``folder`` but the seal, by relative path."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.name == SEAL:
+            continue
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        found[path.relative_to(folder).as_posix()] = digest
+    return found

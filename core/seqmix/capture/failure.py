@@ -1,0 +1,65 @@
+"""What to say when torch.export fails: the error, where it happened, and what to do."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Mapping
+
+from seqmix.capture.locate import source_of
+from seqmix.errors import CaptureError, SeqmixError
+from seqmix_ir.errors import IRError
+from seqmix_ir.graph import DimInfo
+
+__all__ = ["explain"]
+
+_VIOLATED = re.compile(r"Constraints violated \((?P<names>[^)]*)\)")
+_VALUES = ("data-dependent", "DataDependent", "_local_scalar_dense", "unbacked")
+
+
+def explain(name: str, error: Exception, bounds: Mapping[str, DimInfo]) -> Exception:
+    """The error to raise in place of torch's; seqmix's own errors stay what they are."""
+    own = _own_error(error)
+    if own is not None:
+        return CaptureError(f"{name}: {own}")
+    text = str(error)
+    where = _where(error)
+    if (violated := _VIOLATED.search(text)) is not None:
+        sizes = violated["names"].replace('L["', "").strip() or ", ".join(bounds)
+        return CaptureError(
+            f"{name}: the module works only for some values of {sizes}{where}: {_reasons(text)}; "
+            "do not compare sizes, loop over them, or use them as Python numbers in forward"
+        )
+    if any(mark in text or mark in type(error).__name__ for mark in _VALUES):
+        return CaptureError(
+            f"{name}: forward depends on the values of a tensor in Python{where}: "
+            f"{_first_line(text)}; use torch.where, masks and gathers instead of 'if' and .item()"
+        )
+    return CaptureError(f"{name}: torch.export failed{where}: {_first_line(text)}")
+
+
+def _own_error(error: BaseException | None) -> BaseException | None:
+    """An error of ours on the chain of causes."""
+    while error is not None:
+        if isinstance(error, SeqmixError | IRError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _where(error: Exception) -> str:
+    """`` at file.py:12``: the innermost frame of the user's code, where there is one."""
+    frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
+    # The frames of the capture itself come first; the module's follow them.
+    found = source_of(frames)
+    return f" at {found}" if found else ""
+
+
+def _reasons(text: str) -> str:
+    lines = [line.strip(" -") for line in text.splitlines()]
+    reasons = [line for line in lines if "alues of" in line or "inferred to be" in line]
+    return "; ".join(dict.fromkeys(reasons)) or _first_line(text)
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")

@@ -1,0 +1,154 @@
+"""The way of a model through the house: capture, lower for a backend, compile, keep."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from seqmix import cache, hooks, registry
+from seqmix.backend import Backend, Executable, Program
+from seqmix.choose import BackendLegality, choose_backend
+from seqmix.errors import BackendError, ConfigError
+from seqmix.interface import read_manifest
+from seqmix.keys import compile_key
+from seqmix_ir.graph import Module
+from seqmix_ir.passes import Legalization, lower
+
+if TYPE_CHECKING:
+    from seqmix.checkpoint import Checkpoint
+    from seqmix.model import Model
+
+__all__ = ["Watcher", "compile", "load", "program_of"]
+
+Source: TypeAlias = "Model | Program | Checkpoint"
+Watcher: TypeAlias = "Callable[[str, Module], None]"
+
+
+def compile(
+    source: Source,
+    backend: str | Backend = "auto",
+    target: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    cache: bool = True,
+    callback: Watcher | None = None,
+) -> Executable:
+    """Make a model, a checkpoint or a program runnable on a backend.
+
+    ``backend`` is a name, a backend, or ``"auto"``, which says what it picked and why in
+    ``report.notes``. ``target`` and ``options`` are the backend's own. With ``cache`` the result is
+    kept on disk and found again. ``callback(stage, module)`` sees the module after each stage.
+    Raises CaptureError, IRError (an op that the backend cannot run) or BackendError.
+    """
+    clock = _Clock()
+    program = program_of(source)
+    clock.lap("capture")
+    chosen, why = _resolve(backend, program.module)
+    target = chosen.default_target() if target is None else target
+    wanted, rules = dict(options or {}), hooks.rewrites(chosen.name)
+    key = compile_key(program, chosen, target, wanted, rules) if cache and chosen.cached else None
+    if (kept := _from_cache(key, chosen)) is not None:
+        return _finish(kept, program.module, [*why, "read from the compile cache"])
+    legality = BackendLegality(chosen, target)
+    module, record = lower(program.module, legality, rules, watch=callback)
+    clock.lap("lower")
+    executable = chosen.compile(replace(program, module=module), target, wanted)
+    clock.lap("compile")
+    _describe(executable, record, clock.seconds)
+    if key is not None:
+        _to_cache(key, executable)
+    return _finish(executable, module, why)
+
+
+def load(directory: Path | str) -> Executable:
+    """Read what ``Executable.save`` wrote; its backend must be installed and available."""
+    folder = Path(directory)
+    report, _ = read_manifest(folder)
+    chosen, _ = _resolve(report.backend, Module("saved"))
+    return chosen.load(folder)
+
+
+def program_of(source: Source) -> Program:
+    """The program of a model or of a checkpoint: captured, with its weights by name."""
+    from seqmix.capture import capture_model
+    from seqmix.model import Model
+    from seqmix.weights import Weights
+
+    if isinstance(source, Program):
+        return source
+    if not isinstance(source, Model):
+        if not hasattr(source, "weights") or not hasattr(source, "config"):
+            raise ConfigError(
+                f"a model, a checkpoint or a program is needed to compile, found {source!r}"
+            )
+        source = Model.from_checkpoint(source)
+    here = source.embed.weight.device.type
+    on_cpu = source if here == "cpu" else copy.deepcopy(source).cpu()
+    captured = capture_model(on_cpu, name=_identifier(source.config.name))
+    return Program(captured.module, Weights.of_tensors(captured.weights), source.config, source)
+
+
+class _Clock:
+    """Seconds of each stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = round(now - self._last, 6)
+        self._last = now
+
+
+def _resolve(backend: str | Backend, module: Module) -> tuple[Backend, list[str]]:
+    """The backend that was asked for, and notes; BackendError with the reason if it cannot run."""
+    if backend == "auto":
+        return choose_backend(module)
+    if isinstance(backend, Backend):
+        chosen = backend
+    else:
+        chosen = cast(type[Backend], registry.get("backends", backend))()
+    available = chosen.probe()
+    if not available:
+        raise BackendError(f"backend '{chosen.name}' is not available here: {available.reason}")
+    return chosen, []
+
+
+def _describe(executable: Executable, record: Legalization, seconds: dict[str, float]) -> None:
+    """Add to the backend's report what was seen on the way to it."""
+    report = executable.report
+    report.native = {**record.native, **report.native}
+    report.decomposed = {**record.decomposed, **report.decomposed}
+    report.seconds = {**seconds, **report.seconds}
+
+
+def _finish(executable: Executable, module: Module, notes: list[str]) -> Executable:
+    executable.report.notes.extend(notes)
+    hooks.compiled(module, executable)
+    return executable
+
+
+def _from_cache(key: str | None, backend: Backend) -> Executable | None:
+    """A kept executable; an entry that does not load is dropped, and the model compiled anew."""
+    if key is None or (folder := cache.fetch(key)) is None:
+        return None
+    try:
+        return backend.load(folder)
+    except Exception:  # Whatever is wrong with an entry, compiling again is the remedy.
+        cache.remove(key)
+        return None
+
+
+def _to_cache(key: str, executable: Executable) -> None:
+    cache.store(key, executable.save)
+
+
+def _identifier(name: str) -> str:
+    """A name that the text form accepts: letters, digits, ``_``."""
+    text = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    return text if text[:1].isalpha() else f"m_{text}"

@@ -1,0 +1,152 @@
+"""Run a recurrent cell along a sequence: a loop eagerly, one node under torch.export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from seqmix.errors import ConfigError
+
+__all__ = ["Cell", "scan"]
+
+Tensors: TypeAlias = tuple[Tensor, ...]
+Cell: TypeAlias = Callable[[Tensors, Tensors, Tensors], tuple[Sequence[Tensor], Sequence[Tensor]]]
+
+
+def scan(
+    cell: Cell,
+    carries: Sequence[Tensor],
+    sequences: Sequence[Tensor],
+    constants: Sequence[Tensor] = (),
+    *,
+    axis: int = 1,
+    reverse: bool = False,
+) -> tuple[Tensors, Tensors]:
+    """Run ``cell(carries, slices, constants) -> (new carries, output slices)`` along ``axis``.
+
+    Each sequence is sliced along ``axis``; returns the last carries and the outputs stacked along
+    ``axis``, in the order of the sequence even when ``reverse`` runs it from the end. New carries
+    must keep shapes and dtypes. Raises :class:`ConfigError` when they do not, and for length 0.
+    """
+    carries, sequences, constants = tuple(carries), tuple(sequences), tuple(constants)
+    axis = _check(carries, sequences, axis)
+    if torch.compiler.is_exporting():
+        return _one_node(cell, carries, sequences, constants, axis, reverse)
+    return _loop(cell, carries, sequences, constants, axis, reverse)
+
+
+def _loop(
+    cell: Cell,
+    carries: Tensors,
+    sequences: Tensors,
+    constants: Tensors,
+    axis: int,
+    reverse: bool,
+) -> tuple[Tensors, Tensors]:
+    slices = list(zip(*(s.unbind(axis) for s in sequences), strict=True))
+    first = carries
+    steps: list[Tensors] = []
+    for t in reversed(range(len(slices))) if reverse else range(len(slices)):
+        carries, outputs = _step(cell, carries, slices[t], constants)
+        steps.append(outputs)
+    if reverse:
+        steps.reverse()
+    stacked = tuple(torch.stack(column, axis) for column in zip(*steps, strict=True))
+    return _unaliased(carries, first), stacked
+
+
+def _step(
+    cell: Cell, carries: Tensors, slices: Tensors, constants: Tensors
+) -> tuple[Tensors, Tensors]:
+    """One call of the cell, with its carries checked."""
+    new, outputs = cell(carries, slices, constants)
+    new, outputs = tuple(new), tuple(outputs)
+    if len(new) != len(carries):
+        raise ConfigError(
+            f"scan: the cell returned {len(new)} carries, expected {len(carries)}; "
+            "return (new carries, output slices), each a tuple"
+        )
+    for i, (before, after) in enumerate(zip(carries, new, strict=True)):
+        if before.dtype == after.dtype and before.shape == after.shape:
+            continue
+        raise ConfigError(
+            f"scan: carry {i} was {_describe(before)} and became {_describe(after)}; "
+            "the cell must return it with the same shape and dtype (cast it back)"
+        )
+    return new, outputs
+
+
+def _one_node(
+    cell: Cell,
+    carries: Tensors,
+    sequences: Tensors,
+    constants: Tensors,
+    axis: int,
+    reverse: bool,
+) -> tuple[Tensors, Tensors]:
+    """The scan as one node of an exported graph; parameters that the cell uses become inputs."""
+    # An error inside the traced cell would lose its text, so the cell is tried once outside; what
+    # this adds to the graph is unused and dropped.
+    _step(cell, carries, tuple(s.select(axis, 0) for s in sequences), constants)
+    count = len(carries)
+
+    def combine(carry: list[Tensor], slices: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        new, outputs = cell(tuple(carry), tuple(slices), constants)
+        # torch refuses results that share memory with each other or with an argument.
+        return [t.clone() for t in new], [t.clone() for t in outputs]
+
+    last, outputs = _torch_scan(combine, list(carries), list(sequences), axis, reverse)
+    return tuple(last[:count]), tuple(outputs)
+
+
+def _torch_scan(
+    combine: Callable[..., Any],
+    carries: list[Tensor],
+    sequences: list[Tensor],
+    axis: int,
+    reverse: bool,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The scan of torch itself: a private module, used here and nowhere else."""
+    from torch._higher_order_ops.scan import scan as torch_scan
+
+    result: tuple[list[Tensor], list[Tensor]] = torch_scan(
+        combine, carries, sequences, dim=axis, reverse=reverse
+    )
+    return result
+
+
+def _check(carries: Tensors, sequences: Tensors, axis: int) -> int:
+    """The axis as a number >= 0; ConfigError when the arguments cannot be scanned."""
+    if not carries or not sequences:
+        raise ConfigError(
+            f"scan: got {len(carries)} carries and {len(sequences)} sequences; it needs one of each"
+        )
+    rank = min(s.ndim for s in sequences)
+    if not -rank <= axis < rank:
+        raise ConfigError(f"scan: axis {axis} does not exist in a sequence of rank {rank}")
+    if axis < 0 and any(s.ndim != rank for s in sequences):
+        raise ConfigError(f"scan: axis {axis} means different axes; give an axis >= 0")
+    axis = axis % rank
+    lengths = [s.shape[axis] for s in sequences]
+    if any(length != lengths[0] for length in lengths):
+        raise ConfigError(f"scan: the sequences have lengths {lengths} along axis {axis}")
+    if lengths[0] == 0:
+        raise ConfigError(f"scan: the sequences have length 0 along axis {axis}; it must be >= 1")
+    return axis
+
+
+def _unaliased(carries: Tensors, first: Tensors) -> Tensors:
+    """The carries, copied where the cell passed an argument through or returned one twice."""
+    seen = {id(t) for t in first}
+    out = []
+    for carry in carries:
+        out.append(carry.clone() if id(carry) in seen else carry)
+        seen.add(id(carry))
+    return tuple(out)
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

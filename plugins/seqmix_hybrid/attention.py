@@ -1,0 +1,156 @@
+"""Softmax attention with grouped keys, an optional sliding window, and any position encoding.
+
+Sizes: B batch, S sequence, D model width, H heads, G key-value heads, K head size, P past slots,
+W window.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from pydantic import Field, PositiveInt, model_validator
+from torch import Tensor
+
+from seqmix.branches import linear, mask_padding
+from seqmix.config import Strict
+from seqmix.context import Context
+from seqmix.mixer import SequenceMixer
+from seqmix.ops.attention import attention
+from seqmix.state import State, StateSpec
+
+__all__ = ["Attention", "AttentionConfig"]
+
+
+class AttentionConfig(Strict):
+    """Options of :class:`Attention`. ``kv_heads`` defaults to ``heads``, scale to 1/sqrt(K)."""
+
+    heads: PositiveInt
+    head_dim: PositiveInt
+    kv_heads: PositiveInt | None = None
+    window: PositiveInt | None = None
+    """A token sees itself and the ``window - 1`` tokens before it; None for all."""
+    bias: bool = False
+    output_bias: bool = False
+    scale: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _groups_divide(self) -> Self:
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(f"heads = {self.heads} is no multiple of kv_heads = {self.kv_heads}")
+        return self
+
+
+class Attention(SequenceMixer):
+    """Causal softmax attention over everything before, or over the last W tokens.
+
+    Without a window the state grows by one slot per token, padding included: a slot of padding has
+    key position -1 and is never seen. With one it holds the last W - 1 real tokens, right-aligned.
+    """
+
+    Config = AttentionConfig
+
+    def __init__(self, config: AttentionConfig, width: int) -> None:
+        """Four projections; see :class:`AttentionConfig`."""
+        super().__init__()
+        self.config = config
+        self.heads = config.heads
+        self.kv_heads = config.kv_heads or config.heads
+        self.head_dim = config.head_dim
+        self.window = config.window or 0
+        self.query = linear(width, self.heads * self.head_dim, config.bias)
+        self.key = linear(width, self.kv_heads * self.head_dim, config.bias)
+        self.value = linear(width, self.kv_heads * self.head_dim, config.bias)
+        self.output = linear(self.heads * self.head_dim, width, config.output_bias)
+
+    def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
+        """Attend from the new tokens to the state and to themselves, and append them to it."""
+        query = ctx.rotate(self._split(self.query(x), self.heads), "query")
+        memory = {
+            "key": torch.cat([state["key"], self._new_keys(x, ctx)], dim=2),
+            "value": torch.cat([state["value"], self._split(self.value(x), self.kv_heads)], dim=2),
+            "key_positions": torch.cat([state["key_positions"], ctx.positions], dim=1),
+        }
+        y = self._attend(query, memory, ctx)
+        y = self.output(y.transpose(1, 2).flatten(2))
+        if self.output.bias is not None:
+            y = mask_padding(y, ctx)
+        return y, self._evict(memory, x.shape[1]) if self.window else memory
+
+    def state_spec(self) -> dict[str, StateSpec]:
+        """Keys, values and their positions; ``window - 1`` slots when there is a window."""
+        slots: int | str = self.window - 1 if self.window else "P"
+        cache = ("B", self.kv_heads, slots, self.head_dim)
+        return {
+            "key": StateSpec(cache, role="key"),
+            "value": StateSpec(cache, role="value"),
+            "key_positions": StateSpec(("B", slots), "i64", role="key_positions", fill=-1),
+        }
+
+    def flops(self, batch_size: int, seq_len: int) -> int:
+        """Four projections per token, and two products of size K per visible pair and head."""
+        projections = sum(p.weight.numel() for p in (self.query, self.key, self.value, self.output))
+        near = min(self.window or seq_len, seq_len)
+        pairs = near * (near + 1) // 2 + (seq_len - near) * near
+        return 2 * batch_size * (seq_len * projections + 2 * pairs * self.heads * self.head_dim)
+
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        """``[B, S, heads * K] -> [B, heads, S, K]``."""
+        return x.reshape(*x.shape[:2], heads, self.head_dim).transpose(1, 2)
+
+    def _new_keys(self, x: Tensor, ctx: Context) -> Tensor:
+        """The keys of the new tokens as the state holds them."""
+        key = self._split(self.key(x), self.kv_heads)
+        if ctx.encoding is not None and not ctx.encoding.caches_rotated_keys:
+            return key
+        return ctx.rotate(key, "key")
+
+    def _attend(self, query: Tensor, memory: State, ctx: Context) -> Tensor:
+        """The attention op with what the position encoding adds to it."""
+        key, key_positions = memory["key"], memory["key_positions"]
+        scale, bias = self.config.scale or 0.0, None
+        if (encoding := ctx.encoding) is not None:
+            if not encoding.caches_rotated_keys:
+                key = encoding.rotate(key, key_positions, ctx.context_length, "key")
+            bias = encoding.bias(ctx.positions, key_positions)
+            factor = encoding.logit_scale(ctx.context_length)
+            if isinstance(factor, Tensor):
+                query = query * factor.reshape(-1, 1, 1, 1).to(query.dtype)
+            elif factor != 1.0:
+                scale = factor * (scale or self.head_dim**-0.5)
+        return attention(
+            query,
+            key,
+            memory["value"],
+            ctx.positions,
+            key_positions,
+            bias,
+            scale=scale,
+            window=self.window,
+        )
+
+    def _evict(self, memory: State, new: int) -> State:
+        """The last W - 1 real tokens of ``memory``; padding evicts nothing and leaves no trace."""
+        kept = _last_valid(memory["key_positions"] >= 0, self.window - 1, new)
+        positions = torch.gather(memory["key_positions"], 1, kept)
+        filled = (positions >= 0)[:, None, :, None]
+        after: State = {"key_positions": positions}
+        for name in ("key", "value"):
+            slots = memory[name]
+            index = kept[:, None, :, None].expand(-1, slots.shape[1], -1, slots.shape[3])
+            picked = torch.gather(slots, 2, index)
+            after[name] = torch.where(filled, picked, torch.zeros_like(picked))
+        return after
+
+
+def _last_valid(valid: Tensor, count: int, rest: int) -> Tensor:
+    """Slots of the last ``count`` true entries of ``valid [B, count + rest]``, in order.
+
+    A row with fewer is filled up in front with slots of false entries.
+    """
+    ones = valid.to(torch.int64)
+    zeros = 1 - ones
+    false_total = zeros.sum(dim=1, keepdim=True)
+    rank = torch.where(valid, false_total + ones.cumsum(1) - 1, zeros.cumsum(1) - 1)
+    slots = torch.arange(valid.shape[1], device=valid.device).expand_as(rank)
+    return torch.zeros_like(rank).scatter(1, rank, slots).narrow(1, rest, count)
