@@ -6,7 +6,9 @@ is first used.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -107,6 +109,18 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+class _Package(ModuleType):
+    """This package: importing ``seqmix.compile`` must not hide the function of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep a submodule from taking the place of the public name that it defines."""
+        if not (isinstance(value, ModuleType) and name in _MODULES):
+            super().__setattr__(name, value)
+
+
 def __dir__() -> list[str]:
     """The public names."""
     return sorted({*globals(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

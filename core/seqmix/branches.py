@@ -6,7 +6,7 @@ Sizes: B batch, S sequence, D model width, N hidden width.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -85,6 +85,11 @@ class SwiGLU(SequenceMixer):
         """Token by token; there is no state."""
         return mask_padding(self.down(F.silu(self.gate(x)) * self.up(x)), ctx), {}
 
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        """One hidden width, with and without biases."""
+        return [{"hidden": 40}, {"hidden": 7, "bias": True}]
+
     def flops(self, batch_size: int, seq_len: int) -> int:
         """Three matrix products per token."""
         return 2 * batch_size * seq_len * 3 * self.up.weight.numel()
@@ -113,6 +118,11 @@ class MLP(SequenceMixer):
     def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
         """Token by token; there is no state."""
         return mask_padding(self.down(self.activation(self.up(x))), ctx), {}
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        """One hidden width, with and without biases."""
+        return [{"hidden": 40}, {"hidden": 7, "bias": False}]
 
     def flops(self, batch_size: int, seq_len: int) -> int:
         """Two matrix products per token."""

@@ -7,6 +7,7 @@ one to arrive wins.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -111,7 +112,9 @@ def _write_whole(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
         aside.replace(path)
     except OSError:
-        aside.unlink(missing_ok=True)
+        # Where one cannot write, there is nothing to clean up either; else do.
+        with contextlib.suppress(OSError):
+            aside.unlink()
 
 
 def _is_whole(folder: Path) -> bool:

@@ -9,9 +9,17 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PositiveInt,
+    Tag,
+    ValidationError,
+)
 
 from seqmix.errors import ConfigError, did_you_mean
 
@@ -53,6 +61,17 @@ class NormConfig(Strict):
     eps: float = Field(default=1e-5, gt=0)
 
 
+def _step_form(step: Any) -> str:
+    return "parallel" if isinstance(step, list | tuple) else "branch"
+
+
+# Told apart by hand, so that an error speaks of the form that was written and not of both.
+Step: TypeAlias = Annotated[
+    Annotated[Kind, Tag("branch")] | Annotated[list[Kind], Field(min_length=1), Tag("parallel")],
+    Discriminator(_step_form),
+]
+
+
 class BlockConfig(Strict):
     """Residual steps in order, the whole list ``repeat`` times.
 
@@ -60,7 +79,7 @@ class BlockConfig(Strict):
     """
 
     repeat: PositiveInt = 1
-    steps: list[Kind | list[Kind]] = Field(min_length=1)
+    steps: list[Step] = Field(min_length=1)
 
 
 class ModelConfig(Strict):
@@ -98,8 +117,8 @@ class ModelConfig(Strict):
         return self.model_copy(update={"position": position, "context_length": context_length})
 
     def to_json(self) -> str:
-        """Indented JSON that :func:`read_config` reads back."""
-        return self.model_dump_json(indent=2, exclude_none=True) + "\n"
+        """Indented JSON that :func:`read_config` reads back, exactly: options of None are kept."""
+        return self.model_dump_json(indent=2) + "\n"
 
 
 def build_config(schema: type[Parsed], options: Any, where: str) -> Parsed:
@@ -107,7 +126,9 @@ def build_config(schema: type[Parsed], options: Any, where: str) -> Parsed:
     try:
         return schema.model_validate(options)
     except ValidationError as error:
-        problems = [_explain(schema, problem) for problem in error.errors()]
+        # A misspelt key comes first: a missing one often follows from it.
+        ordered = sorted(error.errors(), key=lambda p: p["type"] != "extra_forbidden")
+        problems = [_explain(schema, problem) for problem in ordered]
         raise ConfigError(f"{where}: " + "; ".join(problems)) from error
 
 
@@ -127,12 +148,20 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def _explain(schema: type[BaseModel], problem: Any) -> str:
-    place = ".".join(map(str, problem["loc"])) or "configuration"
+    loc = tuple(part for part in problem["loc"] if part not in ("branch", "parallel"))
+    place = ".".join(map(str, loc)) or "configuration"
+    if problem["type"] == "missing":
+        return f"'{place}' is missing"
     if problem["type"] != "extra_forbidden":
-        return f"{place}: {problem['msg']}, found {problem['input']!r}"
-    fields = _fields_at(schema, problem["loc"][:-1])
-    name = str(problem["loc"][-1])
+        return f"{place}: {problem['msg']}, found {_short(problem['input'])}"
+    fields = _fields_at(schema, loc[:-1])
+    name = str(loc[-1])
     return f"unknown key '{place}'{did_you_mean(name, fields)}; known: {', '.join(fields)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _fields_at(schema: type[BaseModel], loc: tuple[Any, ...]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ class SequenceMixer(nn.Module, ABC):
 
     Config: ClassVar[type[BaseModel]]
     api: ClassVar[tuple[int, int]] = (1, 0)
+    exact_causality: ClassVar[bool] = True
+    """Later inputs change no bit of earlier outputs; False for FFT, where rounding may."""
 
     @abstractmethod
     def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
@@ -35,6 +37,11 @@ class SequenceMixer(nn.Module, ABC):
     def state_spec(self) -> dict[str, StateSpec]:
         """What the mixer remembers; empty for a branch that works token by token."""
         return {}
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        """Options that the conformance kit tries, for width 24; by default none are needed."""
+        return [{}]
 
     @abstractmethod
     def flops(self, batch_size: int, seq_len: int) -> int:

@@ -77,8 +77,7 @@ class Model(nn.Module):
             self.head = nn.Linear(config.width, config.vocab_size, bias=False)
             nn.init.normal_(self.head.weight, std=INIT_STD)
         self.position = _build_position(config)
-        for parameter in self.parameters():
-            parameter.data = parameter.data.to(torch_dtype(config.dtype))
+        _convert(self, torch_dtype(config.dtype))
 
     @staticmethod
     def from_checkpoint(checkpoint: Checkpoint, dtype: torch.dtype | None = None) -> Model:
@@ -102,9 +101,9 @@ class Model(nn.Module):
         """
         if states is None:
             states = unflatten_states(self, initial_states(self, input_ids.shape[0]))
-        where = f"model '{self.config.name}'"
-        check_arguments(where, self.state_specs(), input_ids, positions, states)
         if not torch.compiler.is_compiling():
+            where = f"model '{self.config.name}'"
+            check_arguments(where, self.state_specs(), input_ids, positions, states)
             check_ids(where, input_ids, self.config.vocab_size)
         ctx = Context(positions, input_ids=input_ids, encoding=self.position)
         x, after = self.embed(input_ids), []
@@ -211,6 +210,14 @@ def _specs_of(config_json: str) -> list[dict[str, StateSpec]]:
     return [spec for spec in specs if spec]
 
 
+def _convert(model: nn.Module, dtype: torch.dtype) -> None:
+    """Give the parameters a type. Tables of encodings and mixers widen with them, never narrow."""
+    if dtype == torch.float64:
+        model.double()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
 def _build_steps(config: ModelConfig) -> list[Step]:
     steps, layers = [], 0
     for kinds in config.steps():
@@ -226,6 +233,11 @@ def _build_steps(config: ModelConfig) -> list[Step]:
 
 
 def _build_mixer(config: ModelConfig, kind: Kind) -> SequenceMixer:
+    if config.position is not None and config.head_dim is None:
+        raise ConfigError(
+            f"model '{config.name}': position encoding '{config.position.kind}' needs 'head_dim', "
+            "the size of the vectors that it rotates; set it next to 'position'"
+        )
     cls = cast(type[SequenceMixer], registry.get("mixers", kind.kind))
     options = build_config(cls.Config, kind.options, f"mixer '{kind.kind}'")
     mixer = cls(options, config.width)
@@ -243,11 +255,6 @@ def _build_position(config: ModelConfig) -> PositionEncoding | None:
     if config.position is None:
         return None
     kind = config.position.kind
-    if config.head_dim is None:
-        raise ConfigError(
-            f"model '{config.name}': position encoding '{kind}' needs 'head_dim', the size of the "
-            "vectors that it rotates; set it next to 'position'"
-        )
     cls = cast(type[PositionEncoding], registry.get("positions", kind))
     options = build_config(cls.Config, config.position.options, f"position encoding '{kind}'")
     with torch.device("cpu"):

@@ -1,18 +1,25 @@
-"""The graph IR of seqmix: frozen SSA with symbolic sizes; numpy and the standard library only."""
+"""The graph IR of seqmix: frozen SSA with symbolic sizes; numpy and the standard library only.
+
+Public names are loaded when they are first used, so that importing the package costs nothing.
+"""
 
 from __future__ import annotations
 
-from seqmix_ir.builder import Builder, infer_types, trace_block
-from seqmix_ir.defn import Array, Decomposition, OpDef, Run, op
-from seqmix_ir.dims import Dim, Size, dim
-from seqmix_ir.errors import IRError
-from seqmix_ir.graph import Block, DimInfo, Graph, Module, Op, Value
-from seqmix_ir.interpret import Interpreter
-from seqmix_ir.ops import CORE_OPS, default_table
-from seqmix_ir.table import OpTable
-from seqmix_ir.text import fingerprint, parse, show, show_graph
-from seqmix_ir.types import DType, Loc, TensorType
-from seqmix_ir.verify import verify
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seqmix_ir.builder import Builder, infer_types, trace_block
+    from seqmix_ir.defn import Array, Decomposition, OpDef, Run, op
+    from seqmix_ir.dims import Dim, Size, dim
+    from seqmix_ir.errors import IRError
+    from seqmix_ir.graph import Block, DimInfo, Graph, Module, Op, Value
+    from seqmix_ir.interpret import Interpreter
+    from seqmix_ir.ops import CORE_OPS, default_table
+    from seqmix_ir.table import OpTable
+    from seqmix_ir.text import fingerprint, parse, show, show_graph
+    from seqmix_ir.types import DType, Loc, TensorType
+    from seqmix_ir.verify import verify
 
 __all__ = [
     "CORE_OPS",
@@ -46,3 +53,27 @@ __all__ = [
     "trace_block",
     "verify",
 ]
+
+_HOMES = {
+    "builder": ("Builder", "infer_types", "trace_block"),
+    "defn": ("Array", "Decomposition", "OpDef", "Run", "op"),
+    "dims": ("Dim", "Size", "dim"),
+    "errors": ("IRError",),
+    "graph": ("Block", "DimInfo", "Graph", "Module", "Op", "Value"),
+    "interpret": ("Interpreter",),
+    "ops": ("CORE_OPS", "default_table"),
+    "table": ("OpTable",),
+    "text": ("fingerprint", "parse", "show", "show_graph"),
+    "types": ("DType", "Loc", "TensorType"),
+    "verify": ("verify",),
+}
+_MODULES = {name: module for module, exported in _HOMES.items() for name in exported}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name at its first use."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'seqmix_ir' has no attribute '{name}'")
+    value = getattr(import_module(f"seqmix_ir.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

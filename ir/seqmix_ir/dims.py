@@ -34,6 +34,8 @@ Atom: TypeAlias = "str | Opaque"
 OpaqueKind: TypeAlias = Literal["ceildiv", "floordiv", "min", "max"]
 Monomial: TypeAlias = tuple[Atom, ...]
 
+_LITERALS = ("true", "false", "inf", "nan")
+
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
@@ -79,9 +81,11 @@ class Dim:
 
 
 def dim(name: str) -> Dim:
-    """The size called ``name``."""
-    if not name.isidentifier():
+    """The size called ``name``; IRError for names that the text form could not read back."""
+    if not (name.isascii() and name.isidentifier()):
         raise IRError(f"dimension name {name!r} is not an identifier; use letters, digits and '_'")
+    if name in _LITERALS:
+        raise IRError(f"dimension name {name!r} is a literal in the text form; choose another")
     return Dim((((name,), 1),))
 
 

@@ -6,7 +6,7 @@ W window.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from pydantic import Field, PositiveInt, model_validator
@@ -86,6 +86,15 @@ class Attention(SequenceMixer):
             "value": StateSpec(cache, role="value"),
             "key_positions": StateSpec(("B", slots), "i64", role="key_positions", fill=-1),
         }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        """Grouped keys, a window, biases; head counts that are no powers of two."""
+        return [
+            {"heads": 3, "head_dim": 10, "kv_heads": 1},
+            {"heads": 6, "head_dim": 7, "kv_heads": 3, "window": 5},
+            {"heads": 2, "head_dim": 8, "bias": True, "output_bias": True, "window": 1},
+        ]
 
     def flops(self, batch_size: int, seq_len: int) -> int:
         """Four projections per token, and two products of size K per visible pair and head."""

@@ -7,7 +7,7 @@ from typing import Any
 from seqmix.capture.aten import Call, aten
 from seqmix.dtypes import dtype_name
 from seqmix_ir.builder import Builder
-from seqmix_ir.dims import Dim, Size
+from seqmix_ir.dims import Dim, Size, maximum_size, minimum_size
 from seqmix_ir.graph import Value
 from seqmix_ir.ops import (
     Concat,
@@ -149,12 +149,21 @@ def _slice(
     size, kept = x.type.shape[axis], c.shape[axis]
     if size == kept and step == 1:
         return x
-    first = start or 0
-    if isinstance(first, int) and first < 0:
-        first = size + first
-    # torch has clamped the ends already: what it kept says where the slice stops.
+    first = _from_front(c, 2, start or 0, size)
+    if first + kept != size:
+        # Nothing says that the start lies within: clamp it as torch does.
+        first = minimum_size(maximum_size(first, 0), size) if first != 0 else 0
+    # What torch kept, clamped too, says where the slice stops.
     last = first + kept if step == 1 else _stop(size, stop)
     return c.b(Slice(axis, first, last, step), x)
+
+
+def _from_front(c: Call, place: int, index: Size, size: Size) -> Size:
+    """An index (argument ``place`` of the call) counted from the front."""
+    if isinstance(index, int):
+        return size + index if index < 0 else index
+    # The sign of a size is that of the example; torch has checked that it is always the same.
+    return size + index if c.node.args[place].meta["val"].node.hint < 0 else index
 
 
 def _stop(size: Size, stop: Size | None) -> Size:
@@ -168,20 +177,23 @@ def _stop(size: Size, stop: Size | None) -> Size:
 @aten("narrow")
 def _narrow(c: Call, x: Value, axis: int, start: Size, length: Size) -> Value:
     axis = axis % x.type.rank
-    first = x.type.shape[axis] + start if isinstance(start, int) and start < 0 else start
+    first = _from_front(c, 2, start, x.type.shape[axis])
     return c.b(Slice(axis, first, first + length), x)
 
 
 @aten("select.int")
 def _select(c: Call, x: Value, axis: int, index: Size) -> Value:
     axis = axis % x.type.rank
-    first = x.type.shape[axis] + index if isinstance(index, int) and index < 0 else index
+    return _selected(c, x, axis, _from_front(c, 2, index, x.type.shape[axis]))
+
+
+def _selected(c: Call, x: Value, axis: int, first: Size) -> Value:
     return c.b(Squeeze((axis,)), c.b(Slice(axis, first, first + 1), x))
 
 
 @aten("unbind.int")
 def _unbind(c: Call, x: Value, axis: int = 0) -> tuple[Value, ...]:
-    return tuple(_select(c, x, axis, i) for i in range(len(c.types)))
+    return tuple(_selected(c, x, axis % x.type.rank, i) for i in range(len(c.types)))
 
 
 @aten("split.Tensor", "split.sizes", "split_with_sizes", "chunk", "tensor_split.sections")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
-from seqmix.capture.failure import explain
+from seqmix.capture.failure import explain, refuse_branches
+from seqmix.capture.guards import watched_guards
 from seqmix.capture.lower import Lowering, drop_dead
 from seqmix.errors import CaptureError
 from seqmix.symbols import size_of, type_of
@@ -91,30 +92,38 @@ def _export(
     ]
     training = module.training
     module.eval()
-    equal = module.register_forward_pre_hook(lambda _, given: _say_equal(given, dynamic))
-    try:
-        with torch.no_grad():
-            return torch.export.export(
-                module,
-                tuple(args),
-                dynamic_shapes=_by_parameter(module, args, per_input),
-                strict=False,
-            )
-    except Exception as error:
-        raise explain(name, error, bounds) from error
-    finally:
-        equal.remove()
-        module.train(training)
+    with watched_guards() as guards:
+        hook = module.register_forward_pre_hook(_unify(dynamic))
+        try:
+            with torch.no_grad():
+                program = torch.export.export(
+                    module,
+                    tuple(args),
+                    dynamic_shapes=_by_parameter(module, args, per_input),
+                    strict=False,
+                    # Guards on strides then do not fail the export; the model's own are refused.
+                    prefer_deferred_runtime_asserts_over_guards=True,
+                )
+        except Exception as error:
+            raise explain(name, error, guards) from error
+        finally:
+            hook.remove()
+            module.train(training)
+    refuse_branches(name, guards)
+    return program
 
 
-def _say_equal(args: Sequence[Tensor], dynamic: Sequence[Axes]) -> None:
-    """Tell torch that axes of one name have one size: it gives every input symbols of its own."""
-    known: dict[str, Any] = {}
-    for tensor, axes in zip(args, dynamic, strict=True):
-        for axis, name in enumerate(axes or ()):
-            if isinstance(name, str):
-                size = tensor.shape[axis]
-                torch._check(known.setdefault(name, size) == size)
+def _unify(dynamic: Sequence[Axes]) -> Callable[[nn.Module, Any], None]:
+    """A hook that tells torch that sizes of one name are equal before the module runs."""
+
+    def check(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen: dict[str, Any] = {}
+        for arg, axes in zip(args, dynamic, strict=True):
+            for size, axis in zip(arg.shape, axes or (), strict=False):
+                if isinstance(axis, str):
+                    torch._check(seen.setdefault(axis, size) == size)
+
+    return check
 
 
 def _by_parameter(module: nn.Module, args: Sequence[Tensor], shapes: Sequence[Any]) -> Any:

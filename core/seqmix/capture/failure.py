@@ -4,38 +4,50 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Sequence
 
+from seqmix.capture.guards import Guard
 from seqmix.capture.locate import source_of
 from seqmix.errors import CaptureError, SeqmixError
 from seqmix_ir.errors import IRError
-from seqmix_ir.graph import DimInfo
 
-__all__ = ["explain"]
+__all__ = ["explain", "refuse_branches"]
 
 _VIOLATED = re.compile(r"Constraints violated \((?P<names>[^)]*)\)")
+_ADVICE = "do not compare sizes, loop over them, or use them as Python numbers in forward"
 _VALUES = ("data-dependent", "DataDependent", "_local_scalar_dense", "unbacked")
 
 
-def explain(name: str, error: Exception, bounds: Mapping[str, DimInfo]) -> Exception:
-    """The error to raise in place of torch's; seqmix's own errors stay what they are."""
+def explain(name: str, error: Exception, guards: Sequence[Guard]) -> Exception:
+    """The error to raise in place of torch's; seqmix's own errors keep their text."""
     own = _own_error(error)
     if own is not None:
         return CaptureError(f"{name}: {own}")
     text = str(error)
-    where = _where(error)
     if (violated := _VIOLATED.search(text)) is not None:
-        sizes = violated["names"].replace('L["', "").strip() or ", ".join(bounds)
+        sizes = ", ".join(re.findall(r"\w+", violated["names"]))
+        asked = [str(g) for g in guards if g.by_model] or [str(g) for g in guards]
+        reasons = "; ".join(dict.fromkeys(asked)) or _reasons(text)
         return CaptureError(
-            f"{name}: the module works only for some values of {sizes}{where}: {_reasons(text)}; "
-            "do not compare sizes, loop over them, or use them as Python numbers in forward"
+            f"{name}: the module works only for some values of {sizes}: {reasons}; {_ADVICE}"
         )
+    where = _where(error)
     if any(mark in text or mark in type(error).__name__ for mark in _VALUES):
         return CaptureError(
             f"{name}: forward depends on the values of a tensor in Python{where}: "
             f"{_first_line(text)}; use torch.where, masks and gathers instead of 'if' and .item()"
         )
     return CaptureError(f"{name}: torch.export failed{where}: {_first_line(text)}")
+
+
+def refuse_branches(name: str, guards: Sequence[Guard]) -> None:
+    """CaptureError when the module itself asked about a size, and torch kept the answer."""
+    asked = [str(guard) for guard in guards if guard.by_model]
+    if asked:
+        raise CaptureError(
+            f"{name}: the module works only for some sizes: {'; '.join(dict.fromkeys(asked))}; "
+            f"{_ADVICE}"
+        )
 
 
 def _own_error(error: BaseException | None) -> BaseException | None:

@@ -72,19 +72,13 @@ class Attention(OpDef):
         expect_shape("k", k, (B, G, T, K), f"'q' is {q}")
         expect_shape("v", v, (B, G, T, V), f"'k' is {k}")
         _check_heads(H, G)
-        for name, type, length in (
-            ("query_positions", query_positions, S),
-            ("key_positions", key_positions, T),
+        for name, type, shape in (
+            ("query_positions", query_positions, (B, S)),
+            ("key_positions", key_positions, (B, T)),
         ):
             expect_dtype(name, type, ("i64",))
-            expect_shape(name, type, (B, length), f"'q' is {q}, 'k' is {k}")
-        logits = (q.dtype, wider_dtype(q.dtype))
-        if bias is not None:
-            expect_dtype("bias", bias, logits)
-            _check_bias(bias, (B, H, S, T))
-        if sinks is not None:
-            expect_dtype("sinks", sinks, logits)
-            expect_shape("sinks", sinks, (H,), "the heads of 'q'")
+            expect_shape(name, type, shape, f"'q' is {q}, 'k' is {k}")
+        _check_logits(q, T, bias, sinks)
         return (q.with_shape((B, H, S, V)),)
 
     def evaluate(
@@ -156,6 +150,20 @@ def _check_heads(H: Size, G: Size) -> None:
         raise IRError(f"the numbers of heads must be known, 'q' has {H} and 'k' has {G}")
     if G < 1 or H % G:
         raise IRError(f"'q' has {H} heads, 'k' has {G}; the first must be a multiple of the second")
+
+
+def _check_logits(
+    q: TensorType, T: Size, bias: TensorType | None, sinks: TensorType | None
+) -> None:
+    """What is added to the logits has the dtype of ``q`` or the one that they are computed in."""
+    B, H, S, _ = q.shape
+    allowed = (q.dtype, wider_dtype(q.dtype))
+    if bias is not None:
+        expect_dtype("bias", bias, allowed)
+        _check_bias(bias, (B, H, S, T))
+    if sinks is not None:
+        expect_dtype("sinks", sinks, allowed)
+        expect_shape("sinks", sinks, (H,), "the heads of 'q'")
 
 
 def _check_bias(bias: TensorType, shape: tuple[Size, ...]) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
 from seqmix_ir.errors import IRError
 
-__all__ = ["Source", "Token", "tokenize"]
+__all__ = ["WORD", "Source", "Token", "quoted", "tokenize", "unquoted"]
 
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_STRING = r'"(?:[^"\\\n]|\\.)*"'
 _TOKEN = re.compile(
-    r"""(?P<space>[ \t\r\n]+ | //[^\n]*)
-      | (?P<value>%[A-Za-z0-9_.?]+)
-      | (?P<name>@[A-Za-z0-9_.\-]+)
-      | (?P<string>"(?:[^"\\\n]|\\.)*")
-      | (?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)
-      | (?P<word>[A-Za-z_][A-Za-z0-9_.]*)
-      | (?P<symbol>->|>=|<=|[-+*=(){}\[\],:%@])""",
+    rf"""(?P<space>[ \t\r\n]+ | //[^\n]*)
+      | (?P<value>%(?:[A-Za-z0-9_.]+|{_STRING}))
+      | (?P<name>@(?:[A-Za-z0-9_.]+|{_STRING}))
+      | (?P<string>{_STRING})
+      | (?P<number>[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)
+      | (?P<word>{WORD.pattern})
+      | (?P<symbol>->|>=|\.\.|[-+*=(){{}}\[\],:])""",
     re.VERBOSE,
 )
 
@@ -43,13 +46,27 @@ class Source:
         start = self.text.rfind("\n", 0, at) + 1
         shown = self.text[start:].split("\n", 1)[0]
         column = at - start
+        # Tabs stay tabs, so that the caret stands under its place however wide they are.
+        blank = "".join("\t" if c == "\t" else " " for c in shown[:column])
         return IRError(
-            f"{self.file}:{line}:{column + 1}: {message}\n    {shown}\n    {' ' * column}^"
+            f"{self.file}:{line}:{column + 1}: {message}\n    {shown.rstrip()}\n    {blank}^"
         )
 
-    def line(self, at: int) -> int:
-        """The number of the line that holds a place, from 1."""
-        return self.text.count("\n", 0, at) + 1
+
+def quoted(name: str) -> str:
+    """``name`` where it reads as a word, else in quotes."""
+    return name if WORD.fullmatch(name) else json.dumps(name)
+
+
+def unquoted(source: Source, token: Token, prefix: str = "") -> str:
+    """What a string, or a name behind ``prefix``, says; IRError when an escape is not valid."""
+    text = token.text.removeprefix(prefix)
+    if not text.startswith('"'):
+        return text
+    try:
+        return str(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise source.error(f"not a valid string: {error.msg}", token.at) from error
 
 
 def tokenize(source: Source) -> list[Token]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from seqmix_ir.defn import OpDef
+from seqmix_ir.dims import dim
 from seqmix_ir.errors import IRError, did_you_mean
 from seqmix_ir.graph import UNKNOWN, Block, DimInfo, Graph, Module, Op, Value
 from seqmix_ir.ops import default_table
 from seqmix_ir.table import OpTable
-from seqmix_ir.text.lex import Token
+from seqmix_ir.text.attributes import fit_attribute
+from seqmix_ir.text.lex import Token, quoted, unquoted
 from seqmix_ir.text.reader import Reader
 from seqmix_ir.text.show import FORMAT
 from seqmix_ir.types import Loc
@@ -47,13 +50,21 @@ class _Parser:
             while r.take_if(","):
                 self._used()
         r.take("module")
-        name = r.take_kind("name", "a module name such as @model").text[1:]
+        name = self._name("a module name such as @model")
         r.take("{")
         graphs: list[Graph] = []
         while not r.take_if("}"):
             graphs.append(self._graph())
         r.take_kind("end", "the end of the text")
         return Module(name, tuple(graphs))
+
+    def _name(self, what: str) -> str:
+        return unquoted(self._r.source, self._r.take_kind("name", what), "@")
+
+    def _output(self) -> str:
+        r = self._r
+        is_string = r.token.kind == "string"
+        return r.string() if is_string else r.take_kind("word", "an output name").text
 
     def _used(self) -> None:
         """``name@version``: the op must be known in that version or a later one."""
@@ -71,58 +82,64 @@ class _Parser:
             )
 
     def _lookup(self, token: Token) -> type[OpDef]:
-        try:
-            return self._table.lookup(token.text)
-        except IRError as error:
-            self._r.fail(str(error), token)
+        return self._r.checked(lambda: self._table.lookup(token.text), token)
 
     def _graph(self) -> Graph:
         r = self._r
         r.take("graph")
-        name = r.take_kind("name", "a graph name such as @forward").text[1:]
+        name = self._name("a graph name such as @forward")
         scope: Scope = {}
-        params = self._params(scope, named=True)
+        params = self._params(scope)
         dims = r.listed(self._dim, ")") if r.take_if("dims") and r.take("(") else []
         r.take("->")
         r.take("(")
-        outputs = r.listed(lambda: r.take_kind("word", "an output name").text, ")")
+        outputs = r.listed(self._output, ")")
         r.take("{")
         return Graph(name, self._block(params, scope), tuple(outputs), tuple(dims))
 
     def _dim(self) -> DimInfo:
+        """``S >= 1`` or ``S in 1..4096``, then perhaps ``multiple of 64``."""
         r = self._r
-        name = r.take_kind("word", "a dimension name").text
-        r.take(">=")
-        low = r.integer()
-        high = r.integer() if r.take_if("<=") else None
-        return DimInfo(name, low, high, self._multiple())
+        token = r.take_kind("word", "a dimension name")
+        r.checked(lambda: dim(token.text), token)
+        high: int | None = None
+        if r.take_if("in"):
+            low = r.integer()
+            r.take("..")
+            high = r.integer()
+        elif r.take_if(">="):
+            low = r.integer()
+        else:
+            r.fail(f"expected '>= least' or 'in least..most' after '{token.text}'")
+        step = r.integer() if r.take_if("multiple") and r.take("of") else 1
+        return DimInfo(token.text, low, high, step)
 
-    def _multiple(self) -> int:
-        """``% n``; the lexer reads ``%n`` without a blank as a value."""
-        r = self._r
-        token = r.token
-        if token.kind == "value" and token.text[1:].isdigit():
-            r.advance()
-            return int(token.text[1:])
-        return r.integer() if r.take_if("%") else 1
-
-    def _params(self, scope: Scope, *, named: bool) -> tuple[Value, ...]:
+    def _params(self, scope: Scope) -> tuple[Value, ...]:
         r = self._r
         r.take("(")
 
         def param() -> Value:
             token = r.take_kind("value", "a value such as %x")
             r.take(":")
-            hint = token.text[1:]
-            return self._define(token, scope, Value(r.type(), hint if named else _hint(hint)))
+            return self._define(token, scope, Value(r.type(), self._hint(token)))
 
         return tuple(r.listed(param, ")"))
 
     def _define(self, token: Token, scope: Scope, value: Value) -> Value:
-        if token.text in scope:
+        key = self._key(token)
+        if key in scope:
             self._r.fail(f"{token.text} is defined twice", token)
-        scope[token.text] = value
+        scope[key] = value
         return value
+
+    def _hint(self, token: Token) -> str:
+        return "" if _is_place(token) else unquoted(self._r.source, token, "%")
+
+    def _key(self, token: Token) -> str:
+        """One spelling for every value, quoted or not."""
+        if _is_place(token):
+            return token.text
+        return f"%{quoted(unquoted(self._r.source, token, '%'))}"
 
     def _block(self, params: tuple[Value, ...], scope: Scope) -> Block:
         """What stands after the opening brace."""
@@ -139,10 +156,10 @@ class _Parser:
 
     def _use(self, scope: Scope) -> Value:
         token = self._r.take_kind("value", "a value such as %x")
-        if token.text not in scope:
+        if (value := scope.get(self._key(token))) is None:
             near = did_you_mean(token.text, scope)
             self._r.fail(f"{token.text} is not defined before this place{near}", token)
-        return scope[token.text]
+        return value
 
     def _operand(self, scope: Scope) -> Value | None:
         return None if self._r.take_if("none") else self._use(scope)
@@ -164,10 +181,10 @@ class _Parser:
         while r.take_if(","):
             types.append(r.type())
         if len(types) != len(left):
-            r.fail(f"'{cls.name}' has {len(left)} results here and {len(types)} types", name)
+            r.fail(f"'{cls.name}' has {len(left)} results here but {len(types)} types", name)
         loc = self._loc() if r.ahead("loc") else UNKNOWN
         results = tuple(
-            self._define(token, scope, Value(type, _hint(token.text[1:])))
+            self._define(token, scope, Value(type, self._hint(token)))
             for token, type in zip(left, types, strict=True)
         )
         return Op(defn, operands, results, body, loc)
@@ -175,7 +192,7 @@ class _Parser:
     def _body(self) -> Block:
         def read() -> Block:
             scope: Scope = {}
-            params = self._params(scope, named=False)
+            params = self._params(scope)
             self._r.take("{")
             return self._block(params, scope)
 
@@ -185,25 +202,29 @@ class _Parser:
         """The op with its attributes, each checked to be there and of the declared type."""
         r = self._r
         given: dict[str, object] = {}
-        places: dict[str, Token] = {}
-        for key, token, value in r.listed(self._attribute, "}") if r.take_if("{") else ():
-            given[key], places[key] = value, token
         fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        for key, token in places.items():
+        for token, value in r.listed(self._attribute, "}") if r.take_if("{") else ():
+            key = token.text
             if key not in fields:
                 r.fail(f"'{cls.name}' has no attribute '{key}'{did_you_mean(key, fields)}", token)
+            if key in given:
+                r.fail(f"attribute '{key}' is given twice", token)
+            given[key] = self._fitted(token, value, fields[key].type)
         for key, field in fields.items():
-            if key not in given and field.default is dataclasses.MISSING:
+            if key not in given and not _has_default(field):
                 r.fail(f"'{cls.name}' needs the attribute '{key}'", name)
         try:
-            return cls(**{k: _coerced(v, fields[k].type) for k, v in given.items()})
+            return cls(**given)
         except (IRError, TypeError, ValueError) as error:
             r.fail(f"'{cls.name}' does not take these attributes: {error}", name)
 
-    def _attribute(self) -> tuple[str, Token, object]:
+    def _fitted(self, token: Token, value: object, declared: object) -> object:
+        return self._r.checked(lambda: fit_attribute(token.text, value, declared), token)
+
+    def _attribute(self) -> tuple[Token, object]:
         key = self._r.take_kind("word", "an attribute name")
         self._r.take("=")
-        return key.text, key, self._r.literal()
+        return key, self._r.literal()
 
     def _loc(self) -> Loc:
         r = self._r
@@ -219,11 +240,11 @@ class _Parser:
         return loc or UNKNOWN
 
 
-def _hint(name: str) -> str:
-    """Numbers are only places in the text; words are hints."""
-    return "" if name.isdigit() else name
+def _is_place(token: Token) -> bool:
+    """Numbers are only places in the text; words and what is quoted are names."""
+    return token.text[1:].isdigit()
 
 
-def _coerced(value: object, declared: object) -> object:
-    """Whole numbers may stand for floats."""
-    return float(value) if isinstance(value, int) and declared in (float, "float") else value
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is not missing or field.default_factory is not missing

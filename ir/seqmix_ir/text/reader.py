@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from seqmix_ir.dims import Dim, Size, ceildiv, dim, floordiv, maximum_size, minimum_size
-from seqmix_ir.errors import IRError
-from seqmix_ir.text.lex import Source, Token, tokenize
-from seqmix_ir.types import DTYPES, TensorType, check_dtype
+from seqmix_ir.errors import IRError, did_you_mean
+from seqmix_ir.text.lex import Source, Token, tokenize, unquoted
+from seqmix_ir.types import TensorType, check_dtype
 
 __all__ = ["Reader"]
 
 T = TypeVar("T")
 
 _DEEPEST = 64
+_LONGEST = 512
+"""Bounds of what is read (nesting, tokens of a size, its terms): no text takes long to refuse."""
+_TERMS = 256
+_LARGEST = 2**63
 _FUNCTIONS: dict[str, Callable[..., Size]] = {
     "ceildiv": ceildiv,
     "floordiv": floordiv,
@@ -93,49 +96,62 @@ class Reader:
 
     def size(self) -> Size:
         """A size such as ``2*B*S + P - 1``."""
-        start = self.token
-        try:
-            total = self._product()
-            while self.token.text in ("+", "-"):
-                minus = self.advance().text == "-"
-                total = total - self._product() if minus else total + self._product()
-        except IRError as error:
-            if str(error).startswith(self.source.file):
-                raise
-            self.fail(str(error), start)
+        start = self._next
+        total = self._product(start)
+        while self.token.text in ("+", "-"):
+            minus = self.advance().text == "-"
+            part = self._product(start)
+            total = self._bounded(total - part if minus else total + part, start)
         return total
 
-    def _product(self) -> Size:
+    def _product(self, start: int) -> Size:
         product: Size = -1 if self.take_if("-") else 1
-        product = product * self._factor()
+        product = self._bounded(product * self._factor(), start)
         while self.take_if("*"):
-            product = product * self._factor()
+            product = self._bounded(product * self._factor(), start)
         return product
+
+    def _bounded(self, size: Size, start: int) -> Size:
+        terms = size.terms if isinstance(size, Dim) else (((), size),)
+        large = any(abs(coefficient) >= _LARGEST for _, coefficient in terms)
+        if large or len(terms) > _TERMS or self._next - start > _LONGEST:
+            self.fail("this size is too large to be meant", self.tokens[start])
+        return size
 
     def _factor(self) -> Size:
         if self.token.kind == "number":
             return self.integer()
         token = self.take_kind("word", "a size")
-        if self.ahead("(") and token.text in _FUNCTIONS:
+        if self.ahead("("):
             return self._call(token)
-        if "." in token.text:
-            self.fail(f"'{token.text}' is no dimension name", token)
-        return dim(token.text)
+        return self.checked(lambda: dim(token.text), token)
 
     def _call(self, name: Token) -> Size:
+        function = _FUNCTIONS.get(name.text)
+        if function is None:
+            near = did_you_mean(name.text, _FUNCTIONS)
+            self.fail(f"unknown size function '{name.text}'{near}", name)
+        start = self._next
         self.take("(")
         args = self.nested(lambda: self.listed(self.size, ")"))
+        if self._next - start > _LONGEST:
+            self.fail("this size is too large to be meant", name)
         if not args or (name.text.endswith("div") and len(args) != 2):
-            self.fail(f"'{name.text}' got {len(args)} sizes", name)
-        return _FUNCTIONS[name.text](*args)
+            wanted = "2 sizes" if name.text.endswith("div") else "at least one size"
+            self.fail(f"'{name.text}' takes {wanted}, got {len(args)}", name)
+        return self.checked(lambda: function(*args), name)
+
+    def checked(self, make: Callable[[], T], token: Token) -> T:
+        """What ``make`` returns; its IRError, which knows no place, is raised at ``token``."""
+        try:
+            return make()
+        except IRError as error:
+            raise self.source.error(str(error), token.at) from error
 
     def type(self) -> TensorType:
         """A tensor type such as ``f32[B, 3]``."""
         token = self.take_kind("word", "a dtype")
-        try:
-            dtype = check_dtype(token.text)
-        except IRError as error:
-            self.fail(str(error), token)
+        dtype = self.checked(lambda: check_dtype(token.text), token)
         self.take("[")
         return TensorType(dtype, tuple(self.listed(self.size, "]")))
 
@@ -148,7 +164,7 @@ class Reader:
             return self.string()
         if token.text in ("true", "false"):
             return self.advance().text == "true"
-        if token.text in DTYPES:
+        if token.kind == "word" and self.tokens[self._next + 1].text == "[":
             return self.type()
         return self._number()
 
@@ -162,16 +178,11 @@ class Reader:
         if token.kind == "number" and not token.text.isdigit():
             return sign * float(self.advance().text)
         self._next = here
-        size = self.size()
-        return size if isinstance(size, int | Dim) else int(size)
+        return self.size()
 
     def string(self) -> str:
         """A quoted string."""
-        token = self.take_kind("string", "a quoted string")
-        try:
-            return str(json.loads(token.text))
-        except json.JSONDecodeError as error:
-            self.fail(f"not a valid string: {error.msg}", token)
+        return unquoted(self.source, self.take_kind("string", "a quoted string"))
 
     def nested(self, read: Callable[[], T]) -> T:
         """Read something that may hold itself; IRError when it nests too deeply."""

@@ -1,20 +1,18 @@
 """Printing: modules as text that the parser reads back.
 
-The text without locations is canonical: equal modules give equal text, and its hash is the
-module's fingerprint.
+The text without locations is canonical: modules that differ in locations only give equal text,
+and its hash is the module's fingerprint.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Mapping, Sequence
 
-from seqmix_ir.dims import Dim, show_size
 from seqmix_ir.errors import IRError
 from seqmix_ir.graph import Block, DimInfo, Graph, Module, Op, Value
-from seqmix_ir.types import Loc, TensorType
+from seqmix_ir.text.lex import WORD, quoted
+from seqmix_ir.text.literal import show_literal, show_loc
 
 __all__ = ["FORMAT", "fingerprint", "show", "show_graph"]
 
@@ -30,7 +28,7 @@ def show(module: Module, *, locs: bool = False) -> str:
     lines = [f"seqmix {FORMAT}"]
     if uses:
         lines.append(f"uses {', '.join(uses)}")
-    lines.append(f"module @{module.name} {{")
+    lines.append(f"module @{quoted(module.name)} {{")
     for graph in module.graphs:
         text = show_graph(graph, locs=locs)
         lines.extend("  " + line for line in text.splitlines())
@@ -43,58 +41,36 @@ def fingerprint(module: Module) -> str:
 
 
 def show_graph(graph: Graph, *, locs: bool = False, notes: Notes | None = None) -> str:
-    """The text of one graph; ``notes`` are printed under their ops, for people."""
-    writer = _Writer(locs, notes or {})
-    params = ", ".join(f"{writer.define(p)}: {p.type}" for p in graph.block.params)
+    """The text of one graph; ``notes`` are printed under their ops, for people.
+
+    With ``notes``, what cannot be spelled is shown in angle brackets; without, it is an IRError.
+    """
+    writer = _Writer(locs, notes)
+    params = ", ".join(f"{writer.define(p, named=True)}: {p.type}" for p in graph.block.params)
     dims = f" dims({', '.join(map(_dim, graph.dims))})" if graph.dims else ""
-    head = f"graph @{graph.name}({params}){dims} -> ({', '.join(graph.outputs)}) {{"
+    outputs = ", ".join(map(quoted, graph.outputs))
+    head = f"graph @{quoted(graph.name)}({params}){dims} -> ({outputs}) {{"
     return "\n".join([head, *writer.block(graph.block, "  "), "}"])
-
-
-def show_literal(value: object) -> str:
-    """An attribute value as text."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, Dim):
-        return show_size(value)
-    if isinstance(value, int | TensorType):
-        return str(value)
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(show_literal, value)) + "]"
-    raise IRError(
-        f"an attribute holds {value!r} ({type(value).__name__}); attributes are bools, numbers, "
-        "strings, sizes, tensor types and tuples of them"
-    )
-
-
-def show_loc(loc: Loc) -> str:
-    """A chain of locations, innermost first."""
-    steps: list[str] = []
-    current: Loc | None = loc
-    while current is not None:
-        steps.append(json.dumps(current.text))
-        current = current.parent
-    return f"loc({' from '.join(steps)})"
 
 
 class _Writer:
     """Names the values of one isolated block and writes its lines."""
 
-    def __init__(self, locs: bool, notes: Notes) -> None:
+    def __init__(self, locs: bool, notes: Notes | None) -> None:
         self._locs = locs
-        self._notes = notes
+        self._lenient = notes is not None
+        self._notes: Notes = notes or {}
         self._names: dict[Value, str] = {}
         self._taken: set[str] = set()
         self._next = 0
 
-    def define(self, value: Value) -> str:
-        """A fresh name: the hint where it is free, else a number."""
-        name = value.hint
-        if not name or name in self._taken or name[0].isdigit():
+    def define(self, value: Value, *, named: bool = False) -> str:
+        """A fresh name: the hint where it is free and a word, else a number.
+
+        Inputs are ``named``: theirs are kept whatever they are, in quotes where need be.
+        """
+        name = quoted(value.hint) if named and value.hint else value.hint
+        if not name or name in self._taken or not (named or WORD.fullmatch(name)):
             name = str(self._next)
             self._next += 1
         self._taken.add(name)
@@ -113,7 +89,7 @@ class _Writer:
     def _op(self, op: Op, indent: str) -> list[str]:
         operands = ", ".join("none" if v is None else self._use(v) for v in op.operands)
         attributes = ", ".join(
-            f"{key} = {show_literal(value)}" for key, value in op.defn.attributes().items()
+            f"{key} = {self._literal(value)}" for key, value in op.defn.attributes().items()
         )
         right = f"{op.name}({operands})" + (f" {{{attributes}}}" if attributes else "")
         body = [] if op.body is None else self._body(op.body, indent)
@@ -125,16 +101,23 @@ class _Writer:
         return [f"{indent}{left} = {right} {body[0]}", *body[1:-1], f"{indent}}}{tail}"]
 
     def _body(self, body: Block, indent: str) -> list[str]:
-        inner = _Writer(self._locs, self._notes)
+        inner = _Writer(self._locs, self._notes if self._lenient else None)
         params = ", ".join(f"{inner.define(p)}: {p.type}" for p in body.params)
         return [f"body({params}) {{", *inner.block(body, indent + "  "), "}"]
+
+    def _literal(self, value: object) -> str:
+        try:
+            return show_literal(value)
+        except IRError:
+            if not self._lenient:
+                raise
+            return f"<{value!r}>"
 
     def _use(self, value: Value) -> str:
         return f"%{self._names.get(value, '?')}"
 
 
 def _dim(info: DimInfo) -> str:
-    text = f"{info.name} >= {info.min}"
-    if info.max is not None:
-        text += f" <= {info.max}"
-    return text + (f" % {info.multiple_of}" if info.multiple_of != 1 else "")
+    bound = f">= {info.min}" if info.max is None else f"in {info.min}..{info.max}"
+    step = f" multiple of {info.multiple_of}" if info.multiple_of != 1 else ""
+    return f"{info.name} {bound}{step}"

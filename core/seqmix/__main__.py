@@ -1,0 +1,7 @@
+"""``python -m seqmix``."""
+
+from __future__ import annotations
+
+from seqmix.cli import main
+
+main()

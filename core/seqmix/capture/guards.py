@@ -1,0 +1,99 @@
+"""Watch which questions about sizes torch.export answers for good, and who asked them.
+
+torch.export traces one example. Where somebody asks "is S equal to 1?", the answer of the example
+is kept. torch's own kernels ask such questions to choose strides, which mean nothing to the IR; a
+model that asks has a branch that is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx.experimental._config
+
+from seqmix.capture.locate import source_of
+
+__all__ = ["Guard", "watched_guards"]
+
+_LOGGING = os.path.dirname(logging.__file__) + os.sep
+_CAPTURE = os.path.dirname(__file__) + os.sep
+_LOGGER = "torch.fx.experimental.symbolic_shapes"
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+# What stands between a question and its log line: it asks on behalf of its caller.
+_MESSENGERS = (
+    _TORCH + "__init__.py",
+    _TORCH + os.path.join("fx", "experimental") + os.sep,
+    _TORCH + os.path.join("utils", "_stats.py"),
+    _TORCH + os.path.join("_logging") + os.sep,
+)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A question that was answered for good: its answer, its place, and whether a model asked."""
+
+    answer: str
+    where: str
+    by_model: bool
+
+    def __str__(self) -> str:
+        return f"{self.answer} was decided at {self.where or 'an unknown place'}"
+
+
+@contextmanager
+def watched_guards() -> Iterator[list[Guard]]:
+    """Collect the guards of everything that is exported inside.
+
+    Sizes are treated as unknown even where 0 and 1 are special to torch, so that slices such as
+    ``x[:, 1:]`` need no guard.
+    """
+    guards: list[Guard] = []
+    handler, logger = _Collector(guards), logging.getLogger(_LOGGER)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        with torch.fx.experimental._config.patch(backed_size_oblivious=True):
+            yield guards
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+class _Collector(logging.Handler):
+    """Reads torch's own log of guards; it runs inside the question, so the asker is on the stack."""
+
+    def __init__(self, guards: list[Guard]) -> None:
+        super().__init__(logging.INFO)
+        self._guards = guards
+
+    def emit(self, record: logging.LogRecord) -> None:
+        arguments: Any = record.args
+        if "[guard added]" not in str(record.msg) or not isinstance(arguments, tuple):
+            return
+        if "suppressed" in str(arguments[0]):
+            return
+        frames = _stack()
+        asker = next((f for f, _ in reversed(frames) if not f.startswith(_MESSENGERS)), _TORCH)
+        by_model = not asker.startswith((_TORCH, _CAPTURE, "<"))
+        self._guards.append(Guard(str(arguments[1]), source_of(frames), by_model))
+
+
+def _stack() -> list[tuple[str, int]]:
+    """File and line of the frames up to the log call, outermost first."""
+    frames = []
+    frame = sys._getframe(2)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_LOGGING):
+            frames.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return frames[::-1]

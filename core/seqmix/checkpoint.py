@@ -1,0 +1,153 @@
+"""Checkpoints: a model from outside, as configuration, lazy weights and tokenizer.
+
+Readers are plugins of kind ``checkpoints``; :func:`resolve` asks each whether a source is its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+
+from seqmix import registry
+from seqmix.config import ModelConfig, read_config
+from seqmix.errors import CheckpointError, ConfigError, PluginError, did_you_mean
+from seqmix.storage import CONFIG_FILE, is_saved, read_saved
+from seqmix.weights import Weights
+
+__all__ = ["Checkpoint", "CheckpointReader", "StreamDecoder", "Tokenizer", "resolve"]
+
+FRESH_SEED = 0
+
+
+class StreamDecoder(Protocol):
+    """Text from ids that arrive one by one."""
+
+    def push(self, token: int) -> str:
+        """The text that is certain after this id; empty within a character."""
+        ...
+
+    def finish(self) -> str:
+        """What was held back; incomplete characters become U+FFFD."""
+        ...
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text; special tokens that are written out in it are recognized."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, without special tokens."""
+        ...
+
+    def decoder(self) -> StreamDecoder:
+        """A decoder that starts from nothing."""
+        ...
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt, ready for :meth:`encode`, of messages with ``role`` and ``content``."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What a model consists of; ``source`` is what :func:`resolve` finds it by."""
+
+    config: ModelConfig
+    weights: Weights
+    tokenizer: Tokenizer | None = None
+    chat_template: str | None = None
+    source: str = ""
+
+    def with_config(self, config: ModelConfig) -> Checkpoint:
+        """The same weights and tokenizer under another configuration."""
+        return dataclasses.replace(self, config=config)
+
+
+class CheckpointReader(ABC):
+    """Reads one foreign format. Readers are made without arguments."""
+
+    name: ClassVar[str]
+    api: ClassVar[tuple[int, int]] = (1, 0)
+
+    @abstractmethod
+    def matches(self, source: str) -> bool:
+        """Whether a source, a path or a name, looks like this format; cheap, raises nothing."""
+
+    @abstractmethod
+    def read(self, source: str) -> Checkpoint:
+        """Read a source that matches; CheckpointError when it is broken. Weights stay lazy."""
+
+
+def resolve(source: str | Path) -> Checkpoint:
+    """The checkpoint that a path or a name stands for.
+
+    A directory that ``save_model`` wrote, a configuration (``.json``, ``.toml``) with fresh
+    weights of a fixed seed, or whatever an installed reader knows. CheckpointError otherwise.
+    """
+    text = str(source)
+    path = Path(text)
+    if is_saved(path) and _is_own_config(path / CONFIG_FILE):
+        return _read_own(path)
+    if path.suffix in (".json", ".toml") and path.is_file():
+        return _fresh(path)
+    tried = ["a directory of seqmix (config.json, model.safetensors)", "a .json or .toml file"]
+    for name in registry.names("checkpoints"):
+        try:
+            reader: CheckpointReader = registry.get("checkpoints", name)()
+        except PluginError as error:
+            tried.append(f"reader '{name}', which failed: {error}")
+            continue
+        if reader.matches(text):
+            return reader.read(text)
+        tried.append(f"reader '{name}'")
+    raise CheckpointError(_unknown(text, path, tried))
+
+
+def _read_own(path: Path) -> Checkpoint:
+    try:
+        config, weights = read_saved(path)
+    except ConfigError as error:
+        raise CheckpointError(f"{error}; correct {CONFIG_FILE} or save the model again") from error
+    return Checkpoint(config, weights, source=str(path))
+
+
+def _fresh(path: Path) -> Checkpoint:
+    """A model of a configuration; torch's global generator is left as it was."""
+    from seqmix.model import Model
+
+    config = read_config(path)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(FRESH_SEED)
+        model = Model(config)
+    return Checkpoint(config, Weights.of(model), source=str(path))
+
+
+def _is_own_config(path: Path) -> bool:
+    """Whether a configuration is ours: foreign ones say ``model_type``, and have no blocks."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        return True
+    return not isinstance(data, dict) or "blocks" in data or "model_type" not in data
+
+
+def _unknown(text: str, path: Path, tried: list[str]) -> str:
+    if path.is_dir():
+        inside = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
+        found = f"the directory holds {inside}"
+    else:
+        found = "the file is of no known format" if path.exists() else "there is no such path"
+    near = [*registry.names("checkpoints")]
+    if path.parent.is_dir():
+        near += [str(path.parent / p.name) for p in sorted(path.parent.iterdir())[:1000]]
+    return f"'{text}' is no checkpoint{did_you_mean(text, near)}: {found}; tried {'; '.join(tried)}"

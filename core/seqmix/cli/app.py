@@ -1,0 +1,134 @@
+"""The commands and their options; what they do is in the modules beside this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="seqmix",
+    help="Sequence mixers written once in PyTorch: run, export, check, explain.\n\n"
+    "MODEL is a saved directory, a Hugging Face directory, a GGUF file, a configuration "
+    "(.json, .toml), or a name such as smollm2. --traceback shows the whole of an error.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help needs no rich, which takes longer to import than the rest
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="What to load.")]
+BackendName = Annotated[str, typer.Option("--backend", "-b", help="A backend, or auto.")]
+Rope = Annotated[str | None, typer.Option(help="Extend the context: KIND:FACTOR, such as yarn:2.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Take the options that belong to no command."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"seqmix {installed('seqmix')}")
+        raise typer.Exit
+
+
+@app.command()
+def plugins(json: Json = False) -> None:
+    """List every plugin with its origin, and whether it loads; exit 1 if one does not."""
+    from seqmix.cli.listing import list_plugins
+
+    raise typer.Exit(list_plugins(json))
+
+
+@app.command()
+def backends(json: Json = False) -> None:
+    """List the backends and the devices that they find here."""
+    from seqmix.cli.listing import list_backends
+
+    list_backends(json)
+
+
+@app.command()
+def info(model: Model, rope: Rope = None, json: Json = False) -> None:
+    """Describe a model: layers, parameters, context, bytes of its state."""
+    from seqmix.cli.info import describe
+
+    describe(model, rope, json)
+
+
+@app.command()
+def run(
+    model: Model,
+    prompt: Annotated[str, typer.Option(help="The text to continue.")],
+    backend: BackendName = "torch",
+    rope: Rope = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="At most so many new tokens.")] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    chat: Annotated[bool, typer.Option(help="Wrap the prompt in the chat template.")] = False,
+) -> None:
+    """Continue a prompt, token by token."""
+    from seqmix.cli.run import continue_text
+
+    continue_text(model, prompt, backend, rope, max_tokens, temperature, seed, chat)
+
+
+@app.command()
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    backend: BackendName = "onnxruntime",
+    rope: Rope = None,
+    force: Annotated[bool, typer.Option(help="Replace the folder if it exists.")] = False,
+) -> None:
+    """Compile a model for a backend and write everything that running it needs."""
+    from seqmix.cli.export import export_model
+
+    export_model(model, out, backend, rope, force)
+
+
+@app.command()
+def check(
+    subject: Annotated[str, typer.Argument(metavar="MODEL|MIXER", help="What to check.")],
+    backend: Annotated[
+        list[str] | None, typer.Option("--backend", "-b", help="Only these backends.")
+    ] = None,
+    full: Annotated[bool, typer.Option(help="Longer sequences.")] = False,
+    json: Json = False,
+) -> None:
+    """Prove that a mixer keeps its laws, or a model its meaning, everywhere; exit 1 if not."""
+    from seqmix.cli.check import check_subject
+
+    raise typer.Exit(check_subject(subject, backend, full, json))
+
+
+@app.command()
+def explain(
+    model: Model, backend: BackendName = "onnxruntime", rope: Rope = None, json: Json = False
+) -> None:
+    """Say which ops a backend runs natively, decomposes, or cannot run; exit 1 if any."""
+    from seqmix.cli.explain import explain_model
+
+    raise typer.Exit(explain_model(model, backend, rope, json))
+
+
+@app.command()
+def ir(
+    model: Model,
+    stage: Annotated[str, typer.Option(help="captured or legalized.")] = "captured",
+    backend: BackendName = "onnxruntime",
+    rope: Rope = None,
+    locs: Annotated[bool, typer.Option(help="Show where every op comes from.")] = False,
+    out: Annotated[Path | None, typer.Option("-o", help="Write to a file.")] = None,
+) -> None:
+    """Print the graph of a model."""
+    from seqmix.cli.ir import print_ir
+
+    print_ir(model, stage, backend, rope, locs, out)

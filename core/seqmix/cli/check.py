@@ -1,0 +1,60 @@
+"""``seqmix check``: a mixer by name, or else a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from seqmix import registry
+from seqmix.cli.loading import compile_model, load_checkpoint, load_model
+from seqmix.cli.progress import progress
+from seqmix.errors import BackendError
+
+if TYPE_CHECKING:
+    from seqmix.testing import CheckReport
+
+__all__ = ["check_subject"]
+
+
+def check_subject(subject: str, backends: list[str] | None, full: bool, as_json: bool) -> int:
+    """Print the report; 0 if all is well, else 1."""
+    from seqmix.testing import check_mixer
+
+    if subject in registry.names("mixers"):
+        with progress(f"checking mixer {subject}"):
+            report = check_mixer(subject, profile="full" if full else "quick", backends=backends)
+    else:
+        report = _check_model(subject, backends, full)
+    if as_json:
+        print(report.to_json())
+    else:
+        console = Console()
+        console.print(report.table())
+        for note in report.notes:
+            console.print(note, style="yellow")
+    return 0 if report.ok else 1
+
+
+def _check_model(source: str, backends: list[str] | None, full: bool) -> CheckReport:
+    """Every backend against the float64 interpreter."""
+    from seqmix.compile import compile, program_of
+    from seqmix.testing import check_model
+
+    model = load_model(load_checkpoint(source, None))
+    with progress("capturing"):
+        program = program_of(model)
+        judge = compile(program, "reference", options={"judge": True}, cache=False)
+    executables, notes = {}, []
+    for name in backends or [n for n in registry.names("backends") if n != "torch"]:
+        try:
+            executables[name] = compile_model(model, name)
+        except BackendError as error:
+            if backends:
+                raise
+            notes.append(f"backend '{name}' was not checked: {error}")
+    with progress("running every backend and the float64 interpreter"):
+        lengths = (1, 7, 65, 200) if full else (1, 7, 65)
+        report = check_model(model, executables, lengths, judge=judge)
+    report.notes += notes
+    return report

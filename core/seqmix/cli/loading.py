@@ -1,0 +1,42 @@
+"""From the MODEL of the command line to a checkpoint, a model, a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seqmix.cli.progress import progress
+
+if TYPE_CHECKING:
+    from seqmix.backend import Executable
+    from seqmix.checkpoint import Checkpoint
+    from seqmix.model import Model
+
+__all__ = ["compile_model", "load_checkpoint", "load_model"]
+
+
+def load_checkpoint(source: str, rope: str | None) -> Checkpoint:
+    """The checkpoint, its context extended when asked for."""
+    from seqmix.checkpoint import resolve
+    from seqmix.extend import extend
+
+    with progress(f"reading {source}"):
+        checkpoint = resolve(source)
+        return (
+            checkpoint if rope is None else checkpoint.with_config(extend(checkpoint.config, rope))
+        )
+
+
+def load_model(checkpoint: Checkpoint) -> Model:
+    """The torch model, in eval mode."""
+    from seqmix.model import Model
+
+    with progress("building the model"):
+        return Model.from_checkpoint(checkpoint).eval()
+
+
+def compile_model(model: Model, backend: str) -> Executable:
+    """The model on a backend."""
+    from seqmix.compile import compile
+
+    with progress(f"compiling for {backend}"):
+        return compile(model, backend)

@@ -1,0 +1,16 @@
+"""The conformance kit: one call proves that a mixer keeps its laws and means the same everywhere.
+
+from seqmix.testing import check_mixer
+
+def test_my_mixer():
+    check_mixer("my_mixer").raise_for_failures()
+"""
+
+from __future__ import annotations
+
+from seqmix.testing.mixers import check_mixer
+from seqmix.testing.models import check_model
+from seqmix.testing.report import CheckReport, Row
+from seqmix.testing.tolerances import TOLERANCES
+
+__all__ = ["TOLERANCES", "CheckReport", "Row", "check_mixer", "check_model"]

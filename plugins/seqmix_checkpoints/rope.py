@@ -1,0 +1,96 @@
+"""Rotary settings of foreign configurations as a position encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seqmix.config import Kind
+from seqmix.errors import CheckpointError, did_you_mean
+
+__all__ = ["SUPPORTED", "read_rope"]
+
+SUPPORTED = ("default", "yarn")
+YARN_OPTIONS = (
+    "beta_fast",
+    "beta_slow",
+    "truncate",
+    "attention_factor",
+    "attn_factor",
+    "mscale",
+    "mscale_all_dim",
+)
+OTHER_KEYS = (
+    "type",
+    "rope_type",
+    "rope_theta",
+    "factor",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+)
+
+
+def read_rope(data: Mapping[str, Any], where: str) -> tuple[Kind, int]:
+    """Position encoding and context length of a ``config.json``.
+
+    ``rope_parameters`` (transformers 5) goes before ``rope_scaling`` (transformers 4), inside of
+    which ``type`` and ``rope_type`` mean the same. An explicit factor is never replaced by the
+    ratio of the lengths.
+    """
+    trained = data.get("max_position_embeddings", 2048)
+    rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise CheckpointError(f"{where}: rope parameters should be an object, found {rope!r}")
+    theta = rope.get("rope_theta", data.get("rope_theta", 10000.0))
+    kind = _kind(rope, where)
+    _refuse_unknown(rope, where)
+    if kind == "default":
+        return Kind(kind="rope", theta=_number(theta, "rope_theta", where)), int(trained)
+    original = rope.get("original_max_position_embeddings") or trained
+    factor = rope.get("factor")
+    factor = trained / original if factor is None else _number(factor, "factor", where)
+    options = {k: rope[k] for k in YARN_OPTIONS if rope.get(k) is not None}
+    position = Kind(
+        kind="yarn",
+        theta=_number(theta, "rope_theta", where),
+        factor=factor,
+        original_context_length=original,
+        **options,
+    )
+    return position, max(int(trained), round(factor * original))
+
+
+def _kind(rope: Mapping[str, Any], where: str) -> str:
+    kind = rope.get("rope_type", rope.get("type")) or "default"
+    if "rope_type" in rope and "type" in rope and rope["rope_type"] != rope["type"]:
+        raise CheckpointError(
+            f"{where}: rope_type is {rope['rope_type']!r} but type is {rope['type']!r}; "
+            "they mean the same, remove one"
+        )
+    if kind not in SUPPORTED:
+        raise CheckpointError(
+            f"{where}: rope type {kind!r} is not supported{did_you_mean(str(kind), SUPPORTED)}; "
+            f"supported: {', '.join(SUPPORTED)}"
+        )
+    return str(kind)
+
+
+def _refuse_unknown(rope: Mapping[str, Any], where: str) -> None:
+    known = [*OTHER_KEYS, *YARN_OPTIONS]
+    for key in rope:
+        if key not in known:
+            raise CheckpointError(
+                f"{where}: unknown rope key '{key}'{did_you_mean(key, known)}; "
+                f"known: {', '.join(known)}"
+            )
+    if rope.get("partial_rotary_factor", 1.0) not in (None, 1, 1.0):
+        raise CheckpointError(
+            f"{where}: partial_rotary_factor should be 1 in a Llama, "
+            f"found {rope['partial_rotary_factor']!r}"
+        )
+
+
+def _number(value: Any, name: str, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CheckpointError(f"{where}: {name} should be a number, found {value!r}")
+    return float(value)
