@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from tests.core import tiny
 from torch import Tensor
 
 import seqmix
@@ -23,7 +24,6 @@ from seqmix.interface import read_manifest
 from seqmix.model import Model, flatten_states, initial_states
 from seqmix.weights import Weights
 from seqmix_ir.graph import Module, Op
-from tests.core import tiny
 
 TOLERANCE = 2e-5
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.core import tiny
 
 from seqmix.config import Kind, ModelConfig, NormConfig, Strict, build_config, read_config
 from seqmix.errors import ConfigError
-from tests.core import tiny
 
 GOOD: dict[str, Any] = {
     "vocab_size": 5,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.core import tiny
 
 from seqmix.errors import ConfigError, SeqmixError
 from seqmix.generate import generate, generate_all
 from seqmix.model import Model
 from seqmix.sample import Sampler
-from tests.core import tiny
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5]]
 

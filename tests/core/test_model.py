@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.core import tiny
 
 from seqmix.errors import ConfigError, PluginError
 from seqmix.model import Model, flatten_states, initial_states, unflatten_states
-from tests.core import tiny
 
 LENGTH = 9
 
@@ -163,9 +163,7 @@ def test_initial_states_need_no_model() -> None:
     flat = initial_states(config, 2)
     model = Model(config)
     again = initial_states(model, 2)
-    assert list(flat) == list(again) == list(
-        flatten_states(model, unflatten_states(model, again))
-    )
+    assert list(flat) == list(again) == list(flatten_states(model, unflatten_states(model, again)))
     assert flat["state.0.key"].shape == (2, 1, 0, 6)
     assert flat["state.0.key"].dtype == torch.bfloat16
     assert flat["state.1.key"].shape == (2, 2, 3, 6)

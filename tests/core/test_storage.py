@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from tests.core import tiny
 
 from seqmix import storage
 from seqmix.errors import CheckpointError, ConfigError
 from seqmix.model import Model
 from seqmix.weights import Weights, to_numpy, to_torch
-from tests.core import tiny
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])

@@ -1,0 +1,77 @@
+"""Running a module on the onnxruntime backend and on the interpreter, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from seqmix_onnxruntime.backend import OnnxRuntimeBackend
+from seqmix_onnxruntime.session import OnnxExecutable
+
+from seqmix.backend import Program
+from seqmix.compile import BackendLegality
+from seqmix.config import BlockConfig, Kind, ModelConfig
+from seqmix.weights import Weights, to_numpy, to_torch
+from seqmix_ir.defn import Array
+from seqmix_ir.graph import Module
+from seqmix_ir.interpret import Interpreter
+from seqmix_ir.passes import lower
+
+__all__ = ["CONFIG", "agree", "compile_module", "run_onnx"]
+
+CONFIG = ModelConfig(
+    vocab_size=11,
+    width=8,
+    context_length=64,
+    blocks=[BlockConfig(steps=[Kind.model_validate({"kind": "mlp", "hidden": 8})])],
+)
+"""Of no model: graphs that are not captured from one need some configuration all the same."""
+
+_ROUGH = {"f16": 2e-2, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-9}
+
+
+def compile_module(
+    module: Module,
+    weights: Mapping[str, Array] | None = None,
+    config: ModelConfig = CONFIG,
+    **options: Any,
+) -> OnnxExecutable:
+    """Lower a module for the backend, with every pass verified, and compile it."""
+    backend = OnnxRuntimeBackend()
+    legal, _ = lower(module, BackendLegality(backend, "cpu"), verify_each=True)
+    arrays = dict(weights or {})
+    lazy = Weights({name: lambda name=name: arrays[name] for name in arrays})
+    settings = {"threads": 1, **options}
+    executable = backend.compile(Program(legal, lazy, config), "cpu", settings)
+    assert isinstance(executable, OnnxExecutable)
+    return executable
+
+
+def run_onnx(
+    executable: OnnxExecutable, inputs: Mapping[str, Array], graph: str = "main"
+) -> dict[str, Array]:
+    """Results of a graph as arrays."""
+    out = executable.run(graph, {name: to_torch(array) for name, array in inputs.items()})
+    return {name: to_numpy(tensor) for name, tensor in out.items()}
+
+
+def agree(
+    module: Module,
+    executable: OnnxExecutable,
+    inputs: Mapping[str, Array],
+    weights: Mapping[str, Array] | None = None,
+    graph: str = "main",
+) -> None:
+    """Assert that names, dtypes, shapes and values are those of the interpreter."""
+    wanted = Interpreter(module, dict(weights or {})).run(graph, inputs)
+    found = run_onnx(executable, inputs, graph)
+    assert set(found) == set(wanted)
+    for name, value in module.graph(graph).results.items():
+        assert found[name].dtype == wanted[name].dtype, name
+        assert found[name].shape == wanted[name].shape, name
+        rough = _ROUGH.get(value.type.dtype, 0.0)
+        wide = np.float64 if value.type.dtype in _ROUGH else wanted[name].dtype
+        np.testing.assert_allclose(
+            found[name].astype(wide), wanted[name].astype(wide), rtol=rough, atol=rough
+        )
