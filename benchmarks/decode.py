@@ -34,7 +34,8 @@ def main() -> None:
         ids = prompt_ids(checkpoint, args.past + 1)
         contestants = decode_contestants(checkpoint, model, executable, ids, args.past)
         decode = in_turn(contestants, args.rounds)
-        prefill = in_turn(prefill_contestants(model, executable, ids[: args.past]), args.prefill_rounds)
+        prompts = prefill_contestants(model, executable, ids[: args.past])
+        prefill = in_turn(prompts, args.prefill_rounds)
     rows = summarize("decode", decode, 1) + summarize("prefill", prefill, args.past)
     show(rows)
     write(rows, args.out / "decode.csv")
@@ -42,7 +43,8 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    formatter = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--past", type=int, default=512, help="tokens in the cache")
     parser.add_argument("--rounds", type=int, default=25, help="turns of each contestant")
     parser.add_argument("--prefill-rounds", type=int, default=7)
@@ -60,7 +62,8 @@ def load(threads: int) -> tuple[Any, Any, Any]:
     torch.set_num_threads(threads)
     checkpoint = resolve("smollm2")
     model = Model.from_checkpoint(checkpoint)
-    return checkpoint, model, seqmix.compile(model, backend="onnxruntime", options={"threads": threads})
+    executable = seqmix.compile(model, backend="onnxruntime", options={"threads": threads})
+    return checkpoint, model, executable
 
 
 def prompt_ids(checkpoint: Any, count: int) -> list[int]:
@@ -106,7 +109,7 @@ def peers(checkpoint: Any, model: Any, prompt: Any, token: Any) -> dict[str, Cal
 
     def step() -> Any:
         out = network(token, past_key_values=cache, use_cache=True)
-        cache.crop(length)
+        cache.crop(length - cache.get_seq_length())
         return out
 
     return {"transformers eager": step}
@@ -142,7 +145,9 @@ def bare_matmuls(model: Any) -> Callable[[], Any]:
     return lambda: session.run(None, feeds)
 
 
-def prefill_contestants(model: Any, executable: Any, ids: list[int]) -> dict[str, Callable[[], Any]]:
+def prefill_contestants(
+    model: Any, executable: Any, ids: list[int]
+) -> dict[str, Callable[[], Any]]:
     """The whole prompt at once, from an empty state."""
     from seqmix.model import initial_states, unflatten_states
 

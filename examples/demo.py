@@ -1,6 +1,6 @@
 """A real model, from checkpoint to text: load, extend with YaRN, explain, export, check, run.
 
-    python examples/demo.py [MODEL] [--rope yarn:2] [--out out/smollm2]
+Usage: python examples/demo.py [MODEL] [--rope yarn:2] [--out out/smollm2]
 """
 
 from __future__ import annotations

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
+from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import finalize
 
 from seqmix.backend import Availability, Backend, Executable, Program, Report
 from seqmix.config import ModelConfig, read_config
 from seqmix.errors import BackendError
-from seqmix.interface import check_options, read_manifest, read_module
+from seqmix.interface import MANIFEST, check_options, read_manifest, read_module
 from seqmix.model import state_specs
-from seqmix_ir.graph import Graph, Op
+from seqmix_ir.graph import Graph, Module, Op
 from seqmix_ir.passes import cse, dce
+from seqmix_onnxruntime.kernels import missing_kernel
+
+if TYPE_CHECKING:
+    from seqmix_onnxruntime.interface import Interface
 
 __all__ = ["OnnxRuntimeBackend"]
 
 _OPTIONS: dict[str, type] = {"threads": int, "external_data_threshold": int, "spin": bool}
 _THRESHOLD = 1_500_000_000
-_DTYPES = frozenset({"f64", "f32", "f16", "i64", "i32", "i8", "u8", "bool"})
 
 
 class OnnxRuntimeBackend(Backend):
@@ -54,49 +61,55 @@ class OnnxRuntimeBackend(Backend):
 
         if op.name not in EMITTERS:
             return f"ONNX has no operator for '{op.name}'"
-        values = [v for v in (*op.operands, *op.results) if v is not None]
-        odd = sorted({v.type.dtype for v in values} - _DTYPES)
-        if odd:
-            return f"ONNX Runtime has no kernel for {', '.join(odd)}"
         return _refusal(op)
 
     def compile(self, program: Program, target: str, options: Mapping[str, Any]) -> Executable:
         """Write the file to a temporary folder and start a session on it."""
+        from seqmix_onnxruntime.fuse import fuse
         from seqmix_onnxruntime.interface import Interface, to_ecosystem
         from seqmix_onnxruntime.model_file import make_model, write_model
         from seqmix_onnxruntime.session import OnnxExecutable
 
         check_options(self.name, options, _OPTIONS)
         self._check_target(target)
-        original = program.module.graph("forward")
+        original = _only_graph(program.module)
         graph, interface = original, Interface.plain(original)
         if _is_model(original):
             graph, interface = to_ecosystem(original, state_specs(program.config))
-            module = dataclasses.replace(program.module, graphs=(graph,))
-            graph = dce(cse(module)).graphs[0]
-        model, arrays = make_model(graph, interface, program.weights, _metadata(program.config))
-        folder = TemporaryDirectory(prefix="seqmix-onnx-")
-        threshold = options.get("external_data_threshold", _THRESHOLD)
-        report = Report(self.name, target)
-        report.bytes = write_model(model, arrays, Path(folder.name), threshold)
-        for node in model.graph.node:
-            report.kernels[node.op_type] = report.kernels.get(node.op_type, 0) + 1
-        return OnnxExecutable(folder, program.module, interface, program.config, report, options)
+            graph = dce(cse(dataclasses.replace(program.module, graphs=(graph,)))).graphs[0]
+        metadata = _metadata(program.config, interface)
+        model, arrays = make_model(fuse(graph), interface, program.weights, metadata)
+        folder = Path(mkdtemp(prefix="seqmix-onnx-"))
+        try:
+            report = Report(self.name, target)
+            report.kernels = dict(Counter(node.op_type for node in model.graph.node))
+            threshold = options.get("external_data_threshold", _THRESHOLD)
+            report.bytes = write_model(model, arrays, folder, threshold)
+            described = (program.module, interface, program.config, report, options)
+            executable = OnnxExecutable(folder, *described)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finalize(executable, shutil.rmtree, folder, ignore_errors=True)
+        return executable
 
     def load(self, directory: Path) -> Executable:
-        """Start a session on a saved folder."""
+        """Start a session on a saved folder; BackendError when it is incomplete."""
         from seqmix_onnxruntime.interface import Interface
-        from seqmix_onnxruntime.session import OnnxExecutable
+        from seqmix_onnxruntime.session import CONFIG, OnnxExecutable
 
         report, manifest = read_manifest(directory)
-        return OnnxExecutable(
-            directory,
-            read_module(directory),
-            Interface(**manifest["interface"]),
-            read_config(directory / "config.json"),
-            report,
-            manifest["options"],
-        )
+        self._check_target(report.target)
+        try:
+            interface = Interface(**manifest["interface"])
+            options = dict(manifest["options"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BackendError(
+                f"{directory / MANIFEST}: 'interface' or 'options' is missing or broken ({error}); "
+                "compile the model again"
+            ) from error
+        module, config = read_module(directory), read_config(directory / CONFIG)
+        return OnnxExecutable(directory, module, interface, config, report, options)
 
     def _check_target(self, target: str) -> None:
         devices = self.probe().devices
@@ -107,29 +120,39 @@ class OnnxRuntimeBackend(Backend):
             )
 
 
+def _only_graph(module: Module) -> Graph:
+    if len(module.graphs) != 1:
+        raise BackendError(
+            f"module '{module.name}': backend 'onnxruntime' makes one file of one graph, "
+            f"found {', '.join(g.name for g in module.graphs) or 'none'}"
+        )
+    return module.graphs[0]
+
+
 def _is_model(graph: Graph) -> bool:
     return {"input_ids", "positions"} <= set(graph.inputs)
 
 
 def _refusal(op: Op) -> str | None:
     """Why an op that has an emitter does not fit ONNX in this form."""
-    if op.name == "attention":
-        if op.operands[6] is not None:
-            return "the ONNX operator has no sinks"
-        if any(v is not None and v.type.dtype == "f64" for v in op.operands[:3]):
-            return "ONNX Runtime's Attention has no float64 kernel"
-    if op.name in ("rotary", "rms_norm") and op.results[0].type.dtype == "f64":
-        return "ONNX Runtime has no float64 kernel for it"
-    if op.name == "rotary" and op.operands[1] is not None:
-        table, x = op.operands[1].type.dtype, op.results[0].type.dtype
-        if table != x:
-            return f"ONNX wants tables of the type of x, here they are {table} and {x}"
-    return None
+    if op.name == "attention" and op.operands[6] is not None:
+        return "the ONNX operator has no sinks"
+    return missing_kernel(op)
 
 
-def _metadata(config: ModelConfig) -> dict[str, str]:
+def _metadata(config: ModelConfig, interface: Interface) -> dict[str, str]:
+    """What the file says of itself: enough to run it without the rest of the folder."""
     try:
         own = version("seqmix")
     except PackageNotFoundError:
         own = "unknown"
-    return {"seqmix_version": own, "seqmix_config": config.model_dump_json(exclude_none=True)}
+    states = [
+        {key: dataclasses.asdict(spec) for key, spec in layer.items()}
+        for layer in (state_specs(config) if interface.positions else [])
+    ]
+    return {
+        "seqmix_version": own,
+        "seqmix_config": config.model_dump_json(exclude_none=True),
+        "seqmix_states": json.dumps(states),
+        "seqmix_interface": json.dumps(dataclasses.asdict(interface)),
+    }

@@ -15,6 +15,7 @@ from seqmix.weights import Weights
 from seqmix_ir.dims import Dim, Opaque, Size, show_size, symbols_of
 from seqmix_ir.graph import Block, Graph, Op, Value
 from seqmix_ir.types import DType
+from seqmix_onnxruntime.kernels import casts_around, with_dtypes
 
 __all__ = [
     "ONNX_DTYPES",
@@ -52,6 +53,10 @@ class Root:
     domains: set[str] = field(default_factory=set)
     sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Per dimension name: the input, and its axis, that show the size at run time."""
+    transposed: frozenset[str] = frozenset()
+    """Keys of the weights that only a ``linear`` reads: the file holds these transposed."""
+    reserved: frozenset[str] = frozenset()
+    """Names of inputs and outputs, which no weight may take."""
     counter: int = 0
 
     def fresh(self, stem: str) -> str:
@@ -69,6 +74,7 @@ class Emitter:
         self.nodes: list[NodeProto] = []
         self.names: dict[Value, str] = {}
         self._outer = outer
+        self.weight_keys: dict[str, str] = {}
         self._once: dict[Any, str] = {}
 
     def block(self, block: Block, results: Sequence[str]) -> None:
@@ -111,12 +117,13 @@ class Emitter:
     def array(self, array: NDArray[Any]) -> str:
         """The name of a constant array; equal arrays share one initializer."""
         key = ("array", str(array.dtype), array.shape, array.tobytes())
-        root = self._top()
-        if key not in root._once:
+
+        def make() -> str:
             name = self.root.fresh("const")
             self.root.initializers[name] = lambda: array
-            root._once[key] = name
-        return root._once[key]
+            return name
+
+        return self.top.once(key, make)
 
     def ints(self, *values: int) -> str:
         """The name of a constant int64 vector."""
@@ -128,16 +135,34 @@ class Emitter:
             self._once[key] = make()
         return self._once[key]
 
-    def initializer(self, name: str, make: Callable[[], NDArray[Any]]) -> str:
-        """A named initializer; it is computed when the file is made, if a node reads it."""
-        self.root.initializers.setdefault(name, make)
-        return name
+    def weight(self, key: str, *, transpose: bool = False) -> str:
+        """The name of a weight or of its transpose; it is read when the file is made.
+
+        A weight that is read both ways is stored once, and turned by a node. ONNX Runtime does
+        that when it loads the file.
+        """
+        root, top = self.root, self.top
+        stem = f"weight.{key}" if key in root.reserved else key
+        if not transpose:
+            root.initializers.setdefault(stem, lambda: root.weights.numpy(key))
+            top.weight_keys[stem] = key
+            return stem
+        if key not in root.transposed:
+            return top.once(("turned", key), lambda: top.one("Transpose", stem, perm=[1, 0]))
+        root.initializers.setdefault(f"{stem}.T", lambda: root.weights.numpy(key).T)
+        return f"{stem}.T"
+
+    def cast(self, name: str, dtype: DType) -> str:
+        """A value in another type, cast at most once in this block."""
+        return self.once(
+            ("cast", name, dtype), lambda: self.one("Cast", name, to=ONNX_DTYPES[dtype])
+        )
 
     def size(self, size: Size) -> str:
         """The name of a vector of one int64 that holds ``size``."""
         if isinstance(size, int):
             return self.ints(size)
-        top = self._top()
+        top = self.top
         return top.once(("size", show_size(size)), lambda: top._computed(size))
 
     def shape(self, sizes: Sequence[Size]) -> str:
@@ -145,23 +170,38 @@ class Emitter:
         if all(isinstance(s, int) for s in sizes):
             return self.ints(*(s for s in sizes if isinstance(s, int)))
         key = ("shape", tuple(map(show_size, sizes)))
-        top = self._top()
+        top = self.top
         return top.once(key, lambda: top.one("Concat", *(top.size(s) for s in sizes), axis=0))
 
-    def _top(self) -> Emitter:
-        return self if self._outer is None else self._outer._top()
+    @property
+    def top(self) -> Emitter:
+        """The emitter of the graph that everything stands in."""
+        return self if self._outer is None else self._outer.top
 
     def _op(self, op: Op, wanted: dict[Value, str]) -> None:
-        emit = self.root.emitters[op.name]
         inputs = ["" if v is None else self.names[v] for v in op.operands]
         first = len(self.nodes)
-        outputs = list(emit(self, op, inputs))
+        outputs = self._written(op, inputs)
         for node in self.nodes[first:]:
             node.doc_string = str(op.loc)
         for i, value in enumerate(op.results):
             if value in wanted and self._rename(outputs[i], wanted[value], first):
                 outputs[i] = wanted[value]
             self.names[value] = outputs[i]
+
+    def _written(self, op: Op, inputs: list[str]) -> list[str]:
+        """Emit an op, with casts around it where its types have no kernel."""
+        emit, casts = self.root.emitters[op.name], casts_around(op)
+        if not casts:
+            return list(emit(self, op, inputs))
+        for i, value in enumerate(op.operands):
+            if value is not None and value.type.dtype in casts:
+                inputs[i] = self.cast(inputs[i], casts[value.type.dtype])
+        outputs = list(emit(self, with_dtypes(op, casts), inputs))
+        for i, value in enumerate(op.results):
+            if value.type.dtype in casts:
+                outputs[i] = self.one("Cast", outputs[i], to=ONNX_DTYPES[value.type.dtype])
+        return outputs
 
     def _rename(self, old: str, new: str, first: int) -> bool:
         """Give an output of the nodes from ``first`` on the name that a result must have."""
@@ -224,7 +264,7 @@ def tensor_info(name: str, value: Value) -> Any:
 
 def tensor_proto(name: str, array: NDArray[Any]) -> TensorProto:
     """An initializer with its bytes."""
-    return numpy_helper.from_array(np.ascontiguousarray(array), name)
+    return numpy_helper.from_array(np.asarray(array, order="C"), name)
 
 
 def fixed_shape(op: Op, operand: int, start: int = 0) -> tuple[int, ...]:

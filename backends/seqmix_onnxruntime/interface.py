@@ -8,7 +8,8 @@ are the running sum of the mask. So growing caches lose their ``key_positions``;
 whose slots move, keeps them as a state.
 
 The running sum numbers the past from 0. Attention by order (causal, no window) sees the same keys
-from any first position, so a sequence that starts elsewhere decodes alike.
+from any first position, so a sequence that starts elsewhere decodes alike; for a graph that uses
+key positions otherwise :mod:`seqmix_onnxruntime.positions` insists on a start at 0.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from seqmix.state import StateSpec
 from seqmix_ir.builder import Builder
 from seqmix_ir.dims import Size, dim
 from seqmix_ir.graph import Graph, Op, Value
-from seqmix_ir.ops import Add, CumSum, NotEqual, Slice, Where, constant
+from seqmix_ir.ops import Add, Attention, Concat, CumSum, NotEqual, Slice, Where, constant
 from seqmix_ir.types import Loc, TensorType
 
 __all__ = ["Interface", "to_ecosystem"]
@@ -38,6 +39,7 @@ class Interface:
         outputs: the same for outputs.
         positions: whether the file takes a mask and position ids instead of ``positions``.
         grown: graph names of the key positions that the file computes by itself.
+        by_order: whether the graph only asks which of two positions comes first.
 
     """
 
@@ -45,6 +47,7 @@ class Interface:
     outputs: dict[str, str]
     positions: bool = False
     grown: list[str] = field(default_factory=list)
+    by_order: bool = False
 
     @staticmethod
     def plain(graph: Graph) -> Interface:
@@ -86,7 +89,29 @@ def to_ecosystem(graph: Graph, specs: list[dict[str, StateSpec]]) -> tuple[Graph
     block = b.block(params, list(results.values()))
     changed = dataclasses.replace(graph, block=block, outputs=tuple(outputs.values()))
     renamed = {n: f"past_key_values.{names[n]}" for n in names if n not in grown}
-    return changed, Interface({"input_ids": "input_ids", **renamed}, outputs, True, grown)
+    by_order = _asks_for_order_only(graph, [inputs[name] for name in grown])
+    kept_names = {"input_ids": "input_ids", **renamed}
+    return changed, Interface(kept_names, outputs, True, grown, by_order)
+
+
+def _asks_for_order_only(graph: Graph, past: list[Value]) -> bool:
+    """Whether past positions are joined with the new ones and only attention looks at those."""
+    known = set(past)
+    for op in graph.block.ops:
+        if known.isdisjoint(op.operands):
+            continue
+        if isinstance(op.defn, Concat):
+            known.update(op.results)
+        elif not _is_causal(op, known):
+            return False
+    return True
+
+
+def _is_causal(op: Op, known: set[Value]) -> bool:
+    """An attention without a window that has key positions of ``known`` at their place."""
+    places = [i for i, value in enumerate(op.operands) if value in known]
+    defn = op.defn
+    return isinstance(defn, Attention) and defn.causal and not defn.window and places == [4]
 
 
 def _state_names(specs: list[dict[str, StateSpec]]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from seqmix_onnxruntime.emit import (
 )
 from seqmix_onnxruntime.interface import Interface
 from seqmix_onnxruntime.ops import EMITTERS
+from seqmix_onnxruntime.turned import only_turned
 
 __all__ = ["DATA", "MODEL", "OPSET", "make_model", "write_model"]
 
@@ -30,6 +31,7 @@ MODEL = "model.onnx"
 DATA = "model.onnx.data"
 OPSET = 23
 _IR_VERSION = 11
+_SMALL = 1024
 _ALIGNMENT = 4096
 """Weights in the data file start at pages, so that readers can map them."""
 
@@ -40,7 +42,7 @@ def make_model(
     graph: Graph, interface: Interface, weights: Weights, metadata: Mapping[str, str]
 ) -> tuple[ModelProto, Arrays]:
     """The file without its weights, and these by name of the initializer, each made on demand."""
-    root = Root(weights, EMITTERS)
+    root = Root(weights, EMITTERS, transposed=only_turned(graph.block))
     emitter = Emitter(root)
     inputs = {hint: interface.inputs.get(hint, hint) for hint in graph.inputs}
     if interface.positions:
@@ -48,6 +50,7 @@ def make_model(
     root.sizes = find_sizes(graph, inputs)
     emitter.names.update({value: inputs[hint] for hint, value in graph.inputs.items()})
     outputs = list(graph.outputs) if interface.positions else list(interface.outputs.values())
+    root.reserved = frozenset((*inputs.values(), *outputs))
     emitter.block(graph.block, outputs)
     proto = helper.make_graph(
         _live(emitter.nodes, outputs),
@@ -71,12 +74,12 @@ def write_model(model: ModelProto, arrays: Arrays, folder: Path, threshold: int)
     not pass. Returns the bytes of each file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    loaded = {name: np.ascontiguousarray(make()) for name, make in arrays.items()}
-    total = sum(a.nbytes for a in loaded.values())
+    # Weights are read once for their sizes and once to be written, so that one is held at a time.
+    total = sum(make().nbytes for make in arrays.values())
     protos = (
-        [tensor_proto(name, array) for name, array in loaded.items()]
+        [tensor_proto(name, make()) for name, make in arrays.items()]
         if total <= threshold
-        else _write_data(loaded, folder / DATA)
+        else _write_data(arrays, folder / DATA)
     )
     model.graph.initializer.extend(protos)
     onnx.save(model, folder / MODEL)
@@ -85,17 +88,18 @@ def write_model(model: ModelProto, arrays: Arrays, folder: Path, threshold: int)
     return {file.name: file.stat().st_size for file in sorted(folder.iterdir()) if file.is_file()}
 
 
-def _write_data(arrays: Mapping[str, NDArray[Any]], path: Path) -> list[TensorProto]:
+def _write_data(arrays: Arrays, path: Path) -> list[TensorProto]:
     """Large arrays into one file, each at a page; small ones stay in the model file."""
     protos = []
     with path.open("wb") as file:
-        for name, array in arrays.items():
-            if array.nbytes < 1024:
+        for name, make in arrays.items():
+            array = np.asarray(make(), order="C")
+            if array.nbytes < _SMALL:
                 protos.append(tensor_proto(name, array))
                 continue
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             protos.append(_external(name, array, file.tell()))
-            file.write(array.tobytes())
+            file.write(array.reshape(-1).view(np.uint8).data)
     return protos
 
 

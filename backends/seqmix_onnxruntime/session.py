@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnxruntime
@@ -17,103 +17,147 @@ from seqmix.config import ModelConfig
 from seqmix.dtypes import torch_dtype
 from seqmix.errors import BackendError
 from seqmix.interface import check_inputs, write_manifest, write_module
-from seqmix_ir.dims import evaluate_size
+from seqmix_ir.dims import Size, evaluate_size
 from seqmix_ir.graph import Graph, Module
 from seqmix_onnxruntime.emit import ONNX_DTYPES
 from seqmix_onnxruntime.interface import Interface
+from seqmix_onnxruntime.model_file import DATA, MODEL
+from seqmix_onnxruntime.positions import check_past_positions
 
-__all__ = ["OnnxExecutable"]
+__all__ = ["CONFIG", "OnnxExecutable"]
+
+CONFIG = "config.json"
+
+_NOTHING = torch.zeros(1)
+"""Where an empty tensor lies, which has no address of its own."""
 
 
 class OnnxExecutable(Executable):
     """A session over a folder with ``model.onnx``.
 
-    ``module`` describes the graph with seqmix's names; ``interface`` maps them to the file's.
+    ``module`` describes the graph with seqmix's names; ``interface`` maps them to the file's. The
+    folder must stay as long as the executable.
     """
 
     def __init__(
         self,
-        folder: Path | TemporaryDirectory[str],
+        folder: Path,
         module: Module,
         interface: Interface,
         config: ModelConfig,
         report: Report,
         options: Mapping[str, Any],
     ) -> None:
-        """Start the session; a temporary folder lives as long as the executable."""
-        self._folder = folder
+        """Start the session."""
+        self.folder = folder
         self._module = module
         self._interface = interface
         self._options = dict(options)
         self.config = config
         self.report = report
         self._session = _session(self.folder, report.target, self._options)
+        self._outputs = {graph.name: _outputs_of(graph, interface) for graph in module.graphs}
 
     @property
-    def folder(self) -> Path:
-        """Where the file lies."""
-        return Path(self._folder if isinstance(self._folder, Path) else self._folder.name)
+    def interface(self) -> Interface:
+        """How names of the graph map to those of the file."""
+        return self._interface
 
     def run(self, graph: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run the file once; inputs and outputs are CPU tensors, contiguous ones without a copy."""
+        """Run the file once. Inputs are read in place where they are contiguous and on the CPU.
+
+        Results lie on the CPU and are nobody else's. Raises BackendError for inputs that do not
+        fit, or that ONNX Runtime refuses.
+        """
         definition = self._module.graph(graph)
         sizes = check_inputs(definition, inputs)
-        bound = {name: tensor.contiguous() for name, tensor in self._bound_inputs(inputs).items()}
+        given = {name: tensor.detach().cpu() for name, tensor in inputs.items()}
+        # These must live until the session is done: it knows their addresses only.
+        bound = {name: tensor.contiguous() for name, tensor in self._bound_inputs(given).items()}
         binding = self._session.io_binding()
         for name, tensor in bound.items():
             _bind(binding.bind_input, name, tensor)
-        results = self._allocate(definition, sizes)
+        results = self._allocate(graph, sizes)
         for name, tensor in results.items():
             _bind(binding.bind_output, self._interface.outputs[name], tensor)
-        self._session.run_with_iobinding(binding)
-        return {**results, **self._grown(inputs)}
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as error:  # ONNX Runtime has one class per status and no common base.
+            raise BackendError(f"graph '{graph}': ONNX Runtime failed: {error}") from error
+        return {**results, **self._grown(given)}
 
     def save(self, directory: Path) -> None:
         """Copy the file, its weights, and what ``load`` needs beside them."""
         directory.mkdir(parents=True, exist_ok=True)
         if directory.resolve() != self.folder.resolve():
-            for file in self.folder.iterdir():
-                if file.name.startswith("model.onnx"):
-                    shutil.copy2(file, directory / file.name)
-        write_manifest(
-            directory, self.report, options=self._options, interface=vars(self._interface)
-        )
+            # The weights of another model must not lie beside a file that holds its own.
+            (directory / DATA).unlink(missing_ok=True)
+            for name in (MODEL, DATA):
+                if (self.folder / name).exists():
+                    shutil.copy2(self.folder / name, directory / name)
+        interface = dataclasses.asdict(self._interface)
+        write_manifest(directory, self.report, options=self._options, interface=interface)
         write_module(directory, self._module)
-        (directory / "config.json").write_text(self.config.to_json(), encoding="utf-8")
+        (directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
 
     def _bound_inputs(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors by the file's names."""
         known = self._interface.inputs
         bound = {known[name]: tensor for name, tensor in inputs.items() if name in known}
         if self._interface.positions:
-            positions = inputs["positions"]
-            mask = positions >= 0
-            if self._interface.grown:
-                mask = torch.cat([inputs[self._interface.grown[0]] >= 0, mask], dim=1)
-            bound["attention_mask"] = mask.to(torch.int64)
-            bound["position_ids"] = positions.clamp(min=0)
+            bound.update(self._mask(inputs))
         return bound
 
-    def _allocate(self, graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    def _mask(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What stands for the positions in the file."""
+        positions = inputs["positions"]
+        mask = positions >= 0
+        if self._interface.grown:
+            past = self._common_past(inputs)
+            check_past_positions(past, positions, by_order=self._interface.by_order)
+            mask = torch.cat([past >= 0, mask], dim=1)
+        return {"attention_mask": mask.to(torch.int64), "position_ids": positions.clamp(min=0)}
+
+    def _common_past(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The key positions of the past, which all layers must share: the file has one mask."""
+        first, *rest = self._interface.grown
+        past = inputs[first]
+        for name in rest:
+            other = inputs[name]
+            if other.data_ptr() != past.data_ptr() and not torch.equal(other, past):
+                raise BackendError(
+                    f"'{name}' differs from '{first}'; an exported model has one mask for all "
+                    "layers, so their key positions must be equal: pass states that one call gave"
+                )
+        return past
+
+    def _allocate(self, graph: str, sizes: Mapping[str, int]) -> dict[str, Tensor]:
         """Memory for every output of the file, by seqmix's name."""
-        return {
-            name: torch.empty(
-                [evaluate_size(s, sizes) for s in value.type.shape],
-                dtype=torch_dtype(value.type.dtype),
-            )
-            for name, value in graph.results.items()
-            if name in self._interface.outputs
-        }
+        shapes: dict[tuple[Size, ...], list[int]] = {}
+        results = {}
+        for name, shape, dtype in self._outputs[graph]:
+            if (actual := shapes.get(shape)) is None:
+                actual = shapes[shape] = [evaluate_size(s, sizes) for s in shape]
+            results[name] = torch.empty(actual, dtype=dtype)
+        return results
 
     def _grown(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The key positions that the file does not return, appended to."""
-        after: dict[str, Tensor] = {}
-        joined: Tensor | None = None
-        for name in self._interface.grown:
-            if joined is None:
-                joined = torch.cat([inputs[name], inputs["positions"]], dim=1)
-            after[name] = joined
-        return after
+        """The key positions that the file does not return, appended to: one tensor for all."""
+        names = self._interface.grown
+        if not names:
+            return {}
+        joined = torch.cat([inputs[names[0]], inputs["positions"]], dim=1)
+        return dict.fromkeys(names, joined)
+
+
+def _outputs_of(
+    graph: Graph, interface: Interface
+) -> list[tuple[str, tuple[Size, ...], torch.dtype]]:
+    return [
+        (name, value.type.shape, torch_dtype(value.type.dtype))
+        for name, value in graph.results.items()
+        if name in interface.outputs
+    ]
 
 
 def _session(folder: Path, target: str, options: Mapping[str, Any]) -> onnxruntime.InferenceSession:
@@ -128,22 +172,15 @@ def _session(folder: Path, target: str, options: Mapping[str, Any]) -> onnxrunti
     if target == "cuda":
         providers.insert(0, "CUDAExecutionProvider")
     try:
-        return onnxruntime.InferenceSession(folder / "model.onnx", settings, providers=providers)
+        return onnxruntime.InferenceSession(folder / MODEL, settings, providers=providers)
     except Exception as error:  # ONNX Runtime has one class per status and no common base.
-        raise BackendError(f"{folder}: ONNX Runtime refuses the file: {error}") from error
+        raise BackendError(f"{folder / MODEL}: ONNX Runtime refuses the file: {error}") from error
 
 
-def _bind(bind: Any, name: str, tensor: Tensor) -> None:
-    """Give a tensor's memory to the session; an empty one needs an address all the same."""
+def _bind(bind: Callable[..., None], name: str, tensor: Tensor) -> None:
+    """Give a tensor's memory to the session."""
     address = tensor.data_ptr() or _NOTHING.data_ptr()
-    dtype = ONNX_DTYPES[_dtype_of(tensor)]
-    bind(name, "cpu", 0, dtype, list(tensor.shape), address)
+    bind(name, "cpu", 0, _CODES[tensor.dtype], tensor.shape, address)
 
 
-def _dtype_of(tensor: Tensor) -> Any:
-    from seqmix.dtypes import dtype_name
-
-    return dtype_name(tensor.dtype)
-
-
-_NOTHING = torch.zeros(1)
+_CODES = {torch_dtype(name): code for name, code in ONNX_DTYPES.items()}

@@ -12,6 +12,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from seqmix import capture as capture
+    from seqmix import hooks as hooks
+    from seqmix import registry as registry
+    from seqmix import testing as testing
     from seqmix.backend import Availability, Backend, Executable, Program
     from seqmix.checkpoint import Checkpoint, resolve
     from seqmix.compile import compile, load
@@ -94,14 +98,17 @@ _HOMES = {
     "state": ("State", "StateSpec"),
 }
 _MODULES = {name: module for module, exported in _HOMES.items() for name in exported}
+_PACKAGES = ("capture", "hooks", "registry", "testing")
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name at its first use."""
+    """Load a public name, or a part that is used by its own name, at its first use."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version("seqmix")
+    if name in _PACKAGES:
+        return import_module(f"seqmix.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'seqmix' has no attribute '{name}'")
     value = getattr(import_module(f"seqmix.{_MODULES[name]}"), name)
@@ -110,7 +117,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """This package: importing ``seqmix.compile`` must not hide the function of that name."""
+    """The package itself: importing ``seqmix.compile`` must not hide that function."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Keep a submodule from taking the place of the public name that it defines."""
@@ -120,7 +127,7 @@ class _Package(ModuleType):
 
 def __dir__() -> list[str]:
     """The public names."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PACKAGES})
 
 
 sys.modules[__name__].__class__ = _Package

@@ -1,8 +1,4 @@
-"""What a model asks of its arguments, checked before anything is computed.
-
-The shape checks also run while a model is exported: there they tell the exporter which sizes are
-the same, such as the P of all states.
-"""
+"""What a model asks of its arguments, checked before anything is computed."""
 
 from __future__ import annotations
 

@@ -136,9 +136,11 @@ def _is_own_config(path: Path) -> bool:
     """Whether a configuration is ours: foreign ones say ``model_type``, and have no blocks."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+    except (OSError, ValueError, RecursionError):
         return True
-    return not isinstance(data, dict) or "blocks" in data or "model_type" not in data
+    if not isinstance(data, dict) or "blocks" in data:
+        return True
+    return not {"model_type", "architectures"} & set(data)
 
 
 def _unknown(text: str, path: Path, tried: list[str]) -> str:
@@ -148,6 +150,8 @@ def _unknown(text: str, path: Path, tried: list[str]) -> str:
     else:
         found = "the file is of no known format" if path.exists() else "there is no such path"
     near = [*registry.names("checkpoints")]
-    if path.parent.is_dir():
+    if path.exists():
+        near = []
+    elif path.parent.is_dir():
         near += [str(path.parent / p.name) for p in sorted(path.parent.iterdir())[:1000]]
     return f"'{text}' is no checkpoint{did_you_mean(text, near)}: {found}; tried {'; '.join(tried)}"

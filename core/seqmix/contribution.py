@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -47,6 +47,13 @@ class Status:
     contribution: Contribution
     state: str
     reason: str = ""
+    error: PluginError | None = field(default=None, compare=False, repr=False)
+    """What was raised, with its cause chained."""
+
+    @staticmethod
+    def failed(contribution: Contribution, error: PluginError) -> Status:
+        """The status of a contribution that cannot be used."""
+        return Status(contribution, "failed", str(error), error)
 
 
 def load_contribution(contribution: Contribution, bases: Mapping[str, Callable[[], type]]) -> Any:
@@ -58,13 +65,14 @@ def load_contribution(contribution: Contribution, bases: Mapping[str, Callable[[
     point = EntryPoint(contribution.name, contribution.value, f"seqmix.{contribution.kind}")
     try:
         loaded = point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(
             f"{where}: importing '{contribution.value}' failed: {type(error).__name__}: {error}; "
             f"reinstall or update {contribution.distribution}, or block it with "
             f"SEQMIX_BLOCK_PLUGINS={contribution.distribution}"
         ) from error
     _check_kind(where, contribution, loaded, bases)
+    _check_name(where, contribution, loaded)
     _check_api(where, contribution, loaded)
     return loaded
 
@@ -80,6 +88,15 @@ def _check_kind(
             f"{where}: '{contribution.value}' should be a subclass of "
             f"{base.__module__}.{base.__qualname__}, found {loaded!r}; "
             f"report it to the authors of {contribution.distribution}"
+        )
+
+
+def _check_name(where: str, contribution: Contribution, loaded: Any) -> None:
+    """Things that are saved by their own name must be found again under it."""
+    if contribution.kind in ("backends", "ops") and loaded.name != contribution.name:
+        raise PluginError(
+            f"{where}: '{contribution.value}' calls itself '{loaded.name}'; the entry point and "
+            f"the class should agree; report it to the authors of {contribution.distribution}"
         )
 
 

@@ -58,7 +58,11 @@ def _seqmix_version() -> str:
 def _sources_of(module: str) -> str:
     """Size and time of every source file of a package: who edits it must not get old results."""
     spec = importlib.util.find_spec(module.split(".")[0])
-    places = [Path(p) for p in (spec.submodule_search_locations or []) if spec] if spec else []
-    files = sorted(path for place in places for path in place.rglob("*.py"))
+    if spec is None:
+        return ""
+    folders = [Path(place) for place in spec.submodule_search_locations or ()]
+    files = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    if not folders and spec.origin is not None:
+        files = [Path(spec.origin)]
     stats = ((path, path.stat()) for path in files)
     return " ".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats)

@@ -25,7 +25,8 @@ Backward: TypeAlias = "Callable[..., Sequence[Tensor | None]]"
 Saved: TypeAlias = "Mapping[str, Callable[..., TensorType]]"
 
 NO_SAVED: Saved = {}
-_LIBRARY = torch.library.Library("seqmix", "DEF")
+# torch does not annotate this class.
+_LIBRARY: Any = torch.library.Library("seqmix", "DEF")  # type: ignore[no-untyped-call]
 _BOUND: dict[str, TorchOp] = {}
 _REPLACED: dict[tuple[str, str], Callable[..., Any]] = {}
 _PLAIN = (Tensor, torch.nn.Parameter, type(None))
@@ -135,7 +136,10 @@ def bound_ops() -> Mapping[str, TorchOp]:
 
 def _are_plain(operands: tuple[Any, ...]) -> bool:
     """Whether all are ordinary tensors (no fake ones, no subclasses) or absent."""
-    return all(type(o) in _PLAIN for o in operands) and operands[0] is not None
+    for operand in operands:
+        if type(operand) not in _PLAIN:
+            return False
+    return operands[0] is not None
 
 
 def _refuse_second(name: str, defn: type[OpDef]) -> None:

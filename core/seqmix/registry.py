@@ -14,7 +14,13 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from seqmix.blocklist import BLOCK_VARIABLE, blocked_entries, blocked_entry, is_strict
+from seqmix.blocklist import (
+    BLOCK_VARIABLE,
+    STRICT_VARIABLE,
+    blocked_entries,
+    blocked_entry,
+    is_strict,
+)
 from seqmix.contribution import Contribution, Status, load_contribution
 from seqmix.errors import PluginError, did_you_mean
 
@@ -72,7 +78,12 @@ def contributions() -> list[Contribution]:
 
 
 def statuses() -> list[Status]:
-    """Every contribution with what came of loading it; imports all of them, each for itself."""
+    """Every contribution with what came of loading it; imports all of them, each for itself.
+
+    The hooks come last, among them those that failed when they were called.
+    """
+    from seqmix.hooks import hook_statuses
+
     blocked, result = blocked_entries(), []
     for c in contributions():
         entry = blocked_entry(c.distribution, c.name, blocked)
@@ -84,10 +95,10 @@ def statuses() -> list[Status]:
                 raise PluginError(_ambiguous(c.kind, c.name, found))
             _load(c)
         except PluginError as error:
-            result.append(Status(c, "failed", str(error)))
+            result.append(Status.failed(c, error))
         else:
             result.append(Status(c, "ok"))
-    return result
+    return [*result, *hook_statuses()]
 
 
 def op_table() -> OpTable:
@@ -166,7 +177,8 @@ def _warn_unmatched(entries: tuple[str, ...]) -> None:
 
 def _load(contribution: Contribution) -> Any:
     if contribution in _failed:
-        raise _failed[contribution]
+        # Without the frames of earlier attempts; the cause stays chained.
+        raise _failed[contribution].with_traceback(None)
     if contribution not in _loaded:
         try:
             _loaded[contribution] = load_contribution(contribution, _BASES)
@@ -178,8 +190,9 @@ def _load(contribution: Contribution) -> Any:
 
 def _raise_first_failure() -> None:
     for status in statuses():
-        if status.state == "failed":
-            raise PluginError(f"SEQMIX_STRICT_PLUGINS is set: {status.reason}")
+        if status.error is not None:
+            cause = status.error.__cause__ or status.error
+            raise PluginError(f"{STRICT_VARIABLE} is set: {status.reason}") from cause
 
 
 def _unknown(kind: str, name: str) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from seqmix_ir.interpret import Interpreter
     from seqmix_ir.ops import CORE_OPS, default_table
     from seqmix_ir.table import OpTable
-    from seqmix_ir.text import fingerprint, parse, show, show_graph
+    from seqmix_ir.text import fingerprint, parse, same, show, show_graph
     from seqmix_ir.types import DType, Loc, TensorType
     from seqmix_ir.verify import verify
 
@@ -48,6 +48,7 @@ __all__ = [
     "infer_types",
     "op",
     "parse",
+    "same",
     "show",
     "show_graph",
     "trace_block",
@@ -63,7 +64,7 @@ _HOMES = {
     "interpret": ("Interpreter",),
     "ops": ("CORE_OPS", "default_table"),
     "table": ("OpTable",),
-    "text": ("fingerprint", "parse", "show", "show_graph"),
+    "text": ("fingerprint", "parse", "same", "show", "show_graph"),
     "types": ("DType", "Loc", "TensorType"),
     "verify": ("verify",),
 }

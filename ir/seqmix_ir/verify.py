@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from seqmix_ir.builder import infer_types
-from seqmix_ir.dims import symbols_of
+from seqmix_ir.dims import Dim, symbols_of
 from seqmix_ir.errors import IRError
-from seqmix_ir.graph import Block, Graph, Module, Op, Value
+from seqmix_ir.graph import Block, DimInfo, Graph, Module, Op, Value
+from seqmix_ir.text.literal import show_literal
 from seqmix_ir.text.show import show_graph
 from seqmix_ir.types import TensorType
 
@@ -30,12 +32,15 @@ def verify(module: Module) -> None:
 
 
 class _Checker:
+    """Problems of one graph: by op, and those that belong to no op."""
+
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.notes: dict[Op, list[str]] = {}
         self.general: list[str] = []
         self._dims = {info.name for info in graph.dims}
         self._defined: set[Value] = set()
+        self._checked: set[Block] = set()
 
     @property
     def count(self) -> int:
@@ -45,52 +50,73 @@ class _Checker:
     def run(self) -> None:
         """Check the header, then the block."""
         graph = self.graph
-        inputs = Counter(p.hint for p in graph.block.params)
-        for name, times in inputs.items():
-            if not name:
-                self.general.append("an input has no name")
-            elif times > 1:
-                self.general.append(f"{times} inputs are called '{name}'")
-        for name, times in Counter(graph.outputs).items():
-            if times > 1:
-                self.general.append(f"{times} outputs are called '{name}'")
+        self._names("input", [p.hint for p in graph.block.params])
+        self._names("output", graph.outputs)
         if len(graph.outputs) != len(graph.block.results):
             self.general.append(
                 f"{len(graph.outputs)} outputs are named, {len(graph.block.results)} are returned"
             )
+        self._names("dim", [info.name for info in graph.dims])
         for info in graph.dims:
-            if info.max is not None and info.max < info.min:
-                self.general.append(f"dim {info.name}: max {info.max} is below min {info.min}")
-        self._block(graph.block, "")
+            self.general.extend(f"dim {info.name}: {problem}" for problem in _bounds(info))
+        self._block(graph.block, None)
 
-    def _block(self, block: Block, inside: str) -> None:
+    def _names(self, what: str, names: Sequence[str]) -> None:
+        for name, times in Counter(names).items():
+            if not name:
+                self.general.append(f"{times} of the {what}s have no name")
+            elif times > 1:
+                self.general.append(f"{times} {what}s are called '{name}'")
+
+    def _block(self, block: Block, owner: Op | None) -> None:
+        """Check a block; a body that several ops share is sound or broken once."""
+        if block in self._checked:
+            return
+        self._checked.add(block)
+        inside = "" if owner is None else " of the body"
         known: set[Value] = set()
         for param in block.params:
-            self._define(param, known, None)
+            self._define(param, known, owner)
         for op in block.ops:
             self._operands(op, known)
+            self._attributes(op)
             if op.body is not None:
-                self._block(op.body, f" of the body of '{op.name}'")
+                self._block(op.body, op)
             self._types(op)
             for value in op.results:
                 self._define(value, known, op)
         for i, result in enumerate(block.results):
             if result not in known:
-                self.general.append(f"result {i}{inside} is not defined")
+                self._note(owner, f"result {i}{inside} ({result.type}) is not defined in it")
 
     def _define(self, value: Value, known: set[Value], op: Op | None) -> None:
         if value in self._defined:
             self._note(op, f"a value of type {value.type} is defined twice")
         known.add(value)
         self._defined.add(value)
-        unknown = sorted(_symbols(value.type) - self._dims)
-        if unknown:
-            self._note(op, f"{value.type} uses {', '.join(unknown)}, missing from the dims header")
+        self._sizes(op, str(value.type), value.type)
+        if any(isinstance(size, int) and size < 0 for size in value.type.shape):
+            self._note(op, f"{value.type} has a negative size")
 
     def _operands(self, op: Op, known: set[Value]) -> None:
         for i, operand in enumerate(op.operands):
             if operand is not None and operand not in known:
                 self._note(op, f"operand {i} ({operand.type}) is not defined before this op")
+
+    def _attributes(self, op: Op) -> None:
+        for key, value in op.defn.attributes().items():
+            try:
+                spelled = show_literal(value)
+            except IRError as error:
+                self._note(op, f"'{key}': {error}")
+            else:
+                self._sizes(op, f"'{key}' = {spelled}", value)
+
+    def _sizes(self, op: Op | None, what: str, holder: object) -> None:
+        """Note names that the header lacks, each at its first use."""
+        if unknown := sorted(_symbols(holder) - self._dims):
+            self._note(op, f"{what} uses {', '.join(unknown)}, missing from the dims header")
+            self._dims.update(unknown)
 
     def _types(self, op: Op) -> None:
         try:
@@ -98,19 +124,38 @@ class _Checker:
         except IRError as error:
             self._note(op, str(error))
             return
+        except Exception as error:  # An op of a plugin may fail in any way; go on with the others.
+            self._note(op, f"its infer raised {type(error).__name__}: {error}")
+            return
         actual = tuple(v.type for v in op.results)
         if actual != expected:
             self._note(op, f"results are {_list(actual)}, the op gives {_list(expected)}")
 
     def _note(self, op: Op | None, text: str) -> None:
-        if op is None:
-            self.general.append(text)
-        else:
-            self.notes.setdefault(op, []).append(text)
+        notes = self.general if op is None else self.notes.setdefault(op, [])
+        if text not in notes:
+            notes.append(text)
 
 
-def _symbols(type: TensorType) -> set[str]:
-    return {name for size in type.shape for name in symbols_of(size)}
+def _bounds(info: DimInfo) -> Iterator[str]:
+    """What is wrong with the bounds of a dimension."""
+    if info.min < 0:
+        yield f"min {info.min} is negative"
+    if info.max is not None and info.max < info.min:
+        yield f"max {info.max} is below min {info.min}"
+    if info.multiple_of < 1:
+        yield f"a multiple of {info.multiple_of} is no size; expected 1 or more"
+
+
+def _symbols(holder: object) -> set[str]:
+    """Every dimension that an attribute value or a type names."""
+    if isinstance(holder, Dim):
+        return symbols_of(holder)
+    if isinstance(holder, TensorType):
+        return _symbols(holder.shape)
+    if isinstance(holder, tuple):
+        return {name for item in holder for name in _symbols(item)}
+    return set()
 
 
 def _list(types: tuple[TensorType, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -134,12 +135,17 @@ def llama_config(sizes: LlamaSizes) -> ModelConfig:
     )
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight that a model of a configuration has; allocates nothing."""
+def expected_shapes(config: ModelConfig, where: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of every weight that a model of a configuration has; takes no memory."""
     from seqmix.model import Model
 
-    with torch.device("meta"):
-        model = Model(config.model_copy(update={"position": None}))
+    try:
+        with torch.device("meta"):
+            model = Model(config.model_copy(update={"position": None}))
+    except (RuntimeError, TypeError, OverflowError) as error:
+        raise CheckpointError(
+            f"{where}: no weights can have these sizes: {str(error).splitlines()[0]}"
+        ) from error
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 

@@ -48,7 +48,7 @@ class GGUFReader(CheckpointReader):
             return config.tie_embeddings and name == "output.weight"
 
         names = LLAMA.names(meta.integer("llama.block_count"), "gguf")
-        weights = renamed(path, tensors, names, expected_shapes(config), ignored)
+        weights = renamed(path, tensors, names, expected_shapes(config, path), ignored)
         tokenizer = _tokenizer(meta)
         template = tokenizer.chat_template if tokenizer else None
         return Checkpoint(config, weights, tokenizer, template, source)
@@ -99,8 +99,10 @@ class _Metadata:
     def real(self, key: str, default: float | None = None) -> float:
         """A float32 as the shortest decimal that means it, so that 1e-5 stays 1e-5."""
         value = self.get(key, (int, float), default)
-        if value is None:
-            raise CheckpointError(f"{self.path}: metadata '{key}' is missing")
+        if value is None or not abs(value) < 1e12:
+            raise CheckpointError(
+                f"{self.path}: metadata '{key}' should be a number, found {value!r}"
+            )
         return float(str(np.float32(value)))
 
 
@@ -155,6 +157,11 @@ def _require_llama(header: GGUFHeader, meta: _Metadata) -> None:
         )
     if meta.values.get("llama.expert_count"):
         raise CheckpointError(f"{header.path}: mixtures of experts are not supported")
+    if (parts := meta.get("split.count", int, 1)) > 1:
+        raise CheckpointError(
+            f"{header.path}: should be a whole model, found one of {parts} parts; "
+            "join them with llama-gguf-split --merge"
+        )
     if "rope_freqs.weight" in header.tensors:
         raise CheckpointError(
             f"{header.path}: has rope_freqs.weight, the rope type 'llama3', which is not "
@@ -166,7 +173,7 @@ def _position(meta: _Metadata) -> tuple[Kind, int]:
     """Position encoding and context length; the latter is the extended one already."""
     theta = meta.real("llama.rope.freq_base", 10000.0)
     context_length = meta.integer("llama.context_length")
-    kind = meta.get("llama.rope.scaling.type", str, "none")
+    kind = meta.get("llama.rope.scaling.type", str, _unnamed_scaling(meta))
     if kind == "none":
         return Kind(kind="rope", theta=theta), context_length
     if kind != "yarn":
@@ -184,6 +191,13 @@ def _position(meta: _Metadata) -> tuple[Kind, int]:
         kind="yarn", theta=theta, factor=factor, original_context_length=original, **options
     )
     return position, max(context_length, round(factor * original))
+
+
+def _unnamed_scaling(meta: _Metadata) -> str:
+    """What llama.cpp understands when no type is named: a factor alone scales linearly."""
+    keys = ("llama.rope.scaling.factor", "llama.rope.scale_linear")
+    factors = [meta.real(key) for key in keys if key in meta.values]
+    return "linear" if any(factor not in (0.0, 1.0) for factor in factors) else "none"
 
 
 def _tensor(header: GGUFHeader, place: TensorPlace) -> FileTensor:
@@ -249,16 +263,20 @@ def _tokenizer(meta: _Metadata) -> TextTokenizer | None:
                 "supported: gpt2 (byte-level BPE)"
             )
         kinds = meta.get("tokenizer.ggml.token_type", list, [])
-        control = [t for t, k in zip(tokens, kinds, strict=False) if k in (CONTROL, USER_DEFINED)]
-        begin = (
-            special.get("bos_token") if meta.values.get("tokenizer.ggml.add_bos_token") else None
+        control, whole = (
+            [str(t) for t, kind in zip(tokens, kinds, strict=False) if kind == wanted]
+            for wanted in (CONTROL, USER_DEFINED)
         )
+        splitter = meta.get("tokenizer.ggml.pre", str, "gpt-2")
+        # Llama 3 files do not say so, but llama.cpp begins their texts with the first token.
+        begins = meta.get("tokenizer.ggml.add_bos_token", bool, splitter == "llama-bpe")
         return byte_pair_tokenizer(
             tokens,
             meta.get("tokenizer.ggml.merges", list, []),
-            meta.get("tokenizer.ggml.pre", str, "gpt-2"),
+            splitter,
             control,
-            begin,
+            special.get("bos_token") if begins else None,
+            whole,
         )
 
     return TextTokenizer(build, meta.get("tokenizer.chat_template", str), special)

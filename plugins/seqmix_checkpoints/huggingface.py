@@ -12,7 +12,7 @@ from seqmix.checkpoint import Checkpoint, CheckpointReader
 from seqmix.config import ModelConfig, build_config
 from seqmix.errors import CheckpointError, ConfigError
 from seqmix_checkpoints.families import LLAMA, LlamaSizes, expected_shapes, llama_config
-from seqmix_checkpoints.rope import read_rope
+from seqmix_checkpoints.rope import number, read_rope
 from seqmix_checkpoints.safetensors_file import read_directory
 from seqmix_checkpoints.tensors import renamed
 from seqmix_checkpoints.tokenizer import TextTokenizer, tokenizer_of_directory
@@ -56,7 +56,11 @@ class HuggingFaceReader(CheckpointReader):
             return repeated or name.endswith("rotary_emb.inv_freq")
 
         weights = renamed(
-            folder, tensors, LLAMA.names(layers, "huggingface"), expected_shapes(config), ignored
+            folder,
+            tensors,
+            LLAMA.names(layers, "huggingface"),
+            expected_shapes(config, folder),
+            ignored,
         )
         tokenizer: TextTokenizer | None = tokenizer_of_directory(folder)
         template = tokenizer.chat_template if tokenizer else None
@@ -70,7 +74,8 @@ def config_of(data: Mapping[str, Any], name: str, where: str, eos: Any = None) -
         _integer(data, "hidden_size", where),
         _integer(data, "num_attention_heads", where),
     )
-    head_dim = data.get("head_dim") or width // heads
+    optional = {"head_dim": width // heads, "num_key_value_heads": heads}
+    optional |= {k: _integer(data, k, where) for k in optional if data.get(k) is not None}
     position, context_length = read_rope(data, where)
     sizes = LlamaSizes(
         name=name or "model",
@@ -78,15 +83,15 @@ def config_of(data: Mapping[str, Any], name: str, where: str, eos: Any = None) -
         width=width,
         layers=_integer(data, "num_hidden_layers", where),
         heads=heads,
-        kv_heads=data.get("num_key_value_heads") or heads,
-        head_dim=head_dim,
+        kv_heads=optional["num_key_value_heads"],
+        head_dim=optional["head_dim"],
         hidden=_integer(data, "intermediate_size", where),
-        eps=data.get("rms_norm_eps", 1e-6),
+        eps=number(data.get("rms_norm_eps", 1e-6), "rms_norm_eps", where),
         context_length=context_length,
         position=position,
-        tied=bool(data.get("tie_word_embeddings", False)),
-        attention_bias=bool(data.get("attention_bias", False)),
-        mlp_bias=bool(data.get("mlp_bias", False)),
+        tied=_flag(data, "tie_word_embeddings", where),
+        attention_bias=_flag(data, "attention_bias", where),
+        mlp_bias=_flag(data, "mlp_bias", where),
         dtype=_dtype(data, where),
         bos=next(iter(_ids(data.get("bos_token_id"), where)), None),
         eos=tuple(_ids(data.get("eos_token_id") if eos is None else eos, where)),
@@ -105,6 +110,8 @@ def _dtype(data: Mapping[str, Any], where: str) -> str:
 
 def validated(sizes: LlamaSizes, where: str) -> ModelConfig:
     """The configuration, with the options of its plugins checked as well."""
+    if sizes.head_dim % 2:
+        raise CheckpointError(f"{where}: the head size should be even, found {sizes.head_dim}")
     try:
         config = llama_config(sizes)
         for branch in config.blocks[0].steps:
@@ -120,7 +127,8 @@ def validated(sizes: LlamaSizes, where: str) -> ModelConfig:
 
 
 def _require_llama(data: Mapping[str, Any], where: str) -> None:
-    kinds = [data.get("model_type"), *(data.get("architectures") or [])]
+    named = data.get("architectures")
+    kinds = [data.get("model_type"), *(named if isinstance(named, list) else [])]
     if not {"llama", "LlamaForCausalLM"} & {str(kind) for kind in kinds}:
         raise CheckpointError(
             f"{where}: model type {data.get('model_type')!r} is not supported; supported: llama"
@@ -154,6 +162,13 @@ def _integer(data: Mapping[str, Any], key: str, where: str) -> int:
     if type(value) is not int or value < 1:
         raise CheckpointError(f"{where}: {key} should be a whole number >= 1, found {value!r}")
     return value
+
+
+def _flag(data: Mapping[str, Any], key: str, where: str) -> bool:
+    value = data.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise CheckpointError(f"{where}: {key} should be true or false, found {value!r}")
+    return bool(value)
 
 
 def _ids(value: Any, where: str) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 from seqmix.config import Kind
 from seqmix.errors import CheckpointError, did_you_mean
 
-__all__ = ["SUPPORTED", "read_rope"]
+__all__ = ["SUPPORTED", "number", "read_rope"]
 
 SUPPORTED = ("default", "yarn")
 YARN_OPTIONS = (
@@ -33,31 +33,46 @@ OTHER_KEYS = (
 def read_rope(data: Mapping[str, Any], where: str) -> tuple[Kind, int]:
     """Position encoding and context length of a ``config.json``.
 
-    ``rope_parameters`` (transformers 5) goes before ``rope_scaling`` (transformers 4), inside of
-    which ``type`` and ``rope_type`` mean the same. An explicit factor is never replaced by the
-    ratio of the lengths.
+    ``rope_parameters`` (transformers 5) and ``rope_scaling`` (transformers 4) mean the same, and so
+    do ``type`` and ``rope_type`` inside. An original length beside them goes before the one inside.
+    An explicit factor is never replaced by the ratio of the lengths.
     """
-    trained = data.get("max_position_embeddings", 2048)
-    rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
-        raise CheckpointError(f"{where}: rope parameters should be an object, found {rope!r}")
+    trained = _length(data.get("max_position_embeddings", 2048), "max_position_embeddings", where)
+    rope = _settings(data, where)
     theta = rope.get("rope_theta", data.get("rope_theta", 10000.0))
     kind = _kind(rope, where)
     _refuse_unknown(rope, where)
     if kind == "default":
-        return Kind(kind="rope", theta=_number(theta, "rope_theta", where)), int(trained)
-    original = rope.get("original_max_position_embeddings") or trained
+        return Kind(kind="rope", theta=number(theta, "rope_theta", where)), trained
+    key = "original_max_position_embeddings"
+    given = [value for value in (data.get(key), rope.get(key)) if value is not None]
+    original = _length(given[0] if given else trained, key, where)
     factor = rope.get("factor")
-    factor = trained / original if factor is None else _number(factor, "factor", where)
+    factor = trained / original if factor is None else number(factor, "factor", where)
     options = {k: rope[k] for k in YARN_OPTIONS if rope.get(k) is not None}
+    options |= {k: number(v, k, where) for k, v in options.items() if k != "truncate"}
     position = Kind(
         kind="yarn",
-        theta=_number(theta, "rope_theta", where),
+        theta=number(theta, "rope_theta", where),
         factor=factor,
         original_context_length=original,
         **options,
     )
-    return position, max(int(trained), round(factor * original))
+    return position, max(trained, round(factor * original))
+
+
+def _settings(data: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    names = ("rope_parameters", "rope_scaling")
+    given = {name: data[name] for name in names if data.get(name) is not None}
+    for name, rope in given.items():
+        if not isinstance(rope, Mapping):
+            raise CheckpointError(f"{where}: {name} should be an object, found {rope!r}")
+    if len(given) == 2 and given["rope_parameters"] != given["rope_scaling"]:
+        raise CheckpointError(
+            f"{where}: rope_parameters and rope_scaling mean the same but differ, "
+            f"found {given['rope_parameters']!r} and {given['rope_scaling']!r}; remove one"
+        )
+    return next(iter(given.values()), {})
 
 
 def _kind(rope: Mapping[str, Any], where: str) -> str:
@@ -90,7 +105,14 @@ def _refuse_unknown(rope: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _number(value: Any, name: str, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def number(value: Any, name: str, where: str) -> float:
+    """A finite number of sane size, of a field called ``name``."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
         raise CheckpointError(f"{where}: {name} should be a number, found {value!r}")
     return float(value)
+
+
+def _length(value: Any, name: str, where: str) -> int:
+    if type(value) is not int or not 1 <= value < 2**40:
+        raise CheckpointError(f"{where}: {name} should be a number of tokens, found {value!r}")
+    return value

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from seqmix.errors import CheckpointError
+from seqmix_checkpoints.chat import INSTALL, render_chat
 
 __all__ = ["IncrementalDecoder", "TextTokenizer", "byte_pair_tokenizer", "tokenizer_of_directory"]
 
-INSTALL = "pip install 'seqmix[checkpoints]'"
 UNFINISHED = "\ufffd"
 LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -61,38 +61,41 @@ class TextTokenizer:
             raise CheckpointError(
                 "the checkpoint has no chat template; write the prompt yourself and encode it"
             )
-        return _render(self.chat_template, messages, self._specials)
+        return render_chat(self.chat_template, messages, self._specials)
 
 
 class IncrementalDecoder:
     """Decodes ids one by one and holds text back while a character is incomplete.
 
-    It decodes a short window again at each id: the last id that was complete, then the new ones,
-    because some tokenizers drop the space in front of the first.
+    It decodes a short window again at each id: the last complete piece, then the new ids, because
+    some tokenizers drop the space in front of the first. A piece is never cut: the bytes of one
+    character, spread over several ids, only mean something together.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         """``decode`` turns ids into text and marks incomplete characters with U+FFFD."""
         self._decode = decode
-        self._window: list[int] = []
+        self._piece: list[int] = []
+        self._new: list[int] = []
         self._shown = 0
 
     def push(self, token: int) -> str:
         """The text that is certain after this id."""
-        self._window.append(token)
-        text = self._decode(self._window)
+        self._new.append(token)
+        text = self._decode([*self._piece, *self._new])
         certain = text.rstrip(UNFINISHED)
         new = certain[self._shown :]
         self._shown = max(self._shown, len(certain))
         if certain == text:
-            self._window = self._window[-1:]
-            self._shown = len(self._decode(self._window))
+            if new:
+                self._piece, self._shown = self._new, len(self._decode(self._new))
+            self._new = []
         return new
 
     def finish(self) -> str:
         """What was held back; the decoder is as new afterwards."""
-        rest = self._decode(self._window)[self._shown :]
-        self._window, self._shown = [], 0
+        rest = self._decode([*self._piece, *self._new])[self._shown :]
+        self._piece, self._new, self._shown = [], [], 0
         return rest
 
 
@@ -102,16 +105,23 @@ def byte_pair_tokenizer(
     splitter: str,
     special: Sequence[str] = (),
     bos: str | None = None,
+    whole: Sequence[str] = (),
 ) -> Any:
-    """A byte-level BPE tokenizer; ``splitter`` names how text is cut into words before merging."""
+    """A byte-level BPE tokenizer; ``splitter`` names how text is cut into words before merging.
+
+    ``special`` tokens are recognized in text and left out of decoded text; ``whole`` ones are
+    recognized too, but are text. ``bos`` begins every encoded text.
+    """
     if splitter not in SPLITTERS:
         raise CheckpointError(
             f"the tokenizer cuts text by the rule '{splitter}', which is not supported; "
             f"supported: {', '.join(SPLITTERS)}"
         )
     library = _library()
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-    vocabulary = {token: i for i, token in enumerate(tokens)}
+    vocabulary = {str(token): i for i, token in enumerate(tokens)}
+    pairs = _pairs(merges, vocabulary)
+    if bos is not None and bos not in vocabulary:
+        raise CheckpointError(f"the tokenizer's first token {bos!r} is none of its tokens")
     try:
         model = library.models.BPE(vocabulary, pairs, ignore_merges=splitter == "llama-bpe")
     except Exception as error:
@@ -122,11 +132,28 @@ def byte_pair_tokenizer(
     inner.add_special_tokens(
         [library.AddedToken(t, special=True, normalized=False) for t in special]
     )
+    inner.add_tokens([library.AddedToken(t, special=False, normalized=False) for t in whole])
     if bos is not None:
+        # Under a name of our own: the token itself may hold spaces or look like a placeholder.
+        first = {"id": "bos", "ids": [vocabulary[bos]], "tokens": [bos]}
         inner.post_processor = library.processors.TemplateProcessing(
-            single=f"{bos} $A", special_tokens=[(bos, vocabulary[bos])]
+            single="bos $A", special_tokens=[first]
         )
     return inner
+
+
+def _pairs(merges: Sequence[Any], vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Merges as pairs of tokens; the library panics on some that do not fit, so they are tried."""
+    pairs = []
+    for merge in merges:
+        left, _, right = str(merge).partition(" ")
+        if not {left, right, left + right} <= vocabulary.keys() or not left or not right:
+            raise CheckpointError(
+                f"the tokenizer's merge {str(merge)[:80]!r} should be two of its tokens that give "
+                "a third; the file is damaged, fetch it again"
+            )
+        pairs.append((left, right))
+    return pairs
 
 
 def tokenizer_of_directory(folder: Path) -> TextTokenizer | None:
@@ -137,7 +164,7 @@ def tokenizer_of_directory(folder: Path) -> TextTokenizer | None:
     settings = _settings(folder / "tokenizer_config.json")
     template = settings.get("chat_template")
     if (own := folder / "chat_template.jinja").is_file():
-        template = own.read_text(encoding="utf-8")
+        template = _text(own)
 
     def build() -> Any:
         library = _library()
@@ -177,10 +204,17 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is no readable JSON: {error}") from error
+        data = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is no readable JSON: {error}; fetch it again") from error
     return data if isinstance(data, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}; fetch it again") from error
 
 
 def _content(value: Any) -> str | None:
@@ -195,27 +229,3 @@ def _default_template(value: Any) -> str | None:
         named = {t.get("name"): t.get("template") for t in value if isinstance(t, dict)}
         value = named.get("default")
     return value if isinstance(value, str) else None
-
-
-def _render(
-    template: str, messages: Sequence[Mapping[str, str]], specials: Mapping[str, str]
-) -> str:
-    """Render in a sandbox: a template is part of a file that anyone may have written."""
-    try:
-        import jinja2
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise CheckpointError(f"chat templates need the package jinja2; {INSTALL}") from error
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = refuse
-    try:
-        text: str = environment.from_string(template).render(
-            messages=[dict(m) for m in messages], add_generation_prompt=True, **specials
-        )
-    except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
-        raise CheckpointError(f"the chat template refuses these messages: {error}") from error
-    return text

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
-from seqmix_onnxruntime.backend import OnnxRuntimeBackend
-from seqmix_onnxruntime.session import OnnxExecutable
+import onnx
 
 from seqmix.backend import Program
-from seqmix.compile import BackendLegality
+from seqmix.choose import BackendLegality
 from seqmix.config import BlockConfig, Kind, ModelConfig
 from seqmix.weights import Weights, to_numpy, to_torch
 from seqmix_ir.defn import Array
 from seqmix_ir.graph import Module
 from seqmix_ir.interpret import Interpreter
 from seqmix_ir.passes import lower
+from seqmix_onnxruntime.backend import OnnxRuntimeBackend
+from seqmix_onnxruntime.model_file import MODEL
+from seqmix_onnxruntime.session import OnnxExecutable
 
-__all__ = ["CONFIG", "agree", "compile_module", "run_onnx"]
+__all__ = ["CONFIG", "agree", "compile_module", "nodes_of", "run_onnx"]
 
 CONFIG = ModelConfig(
     vocab_size=11,
@@ -40,12 +43,16 @@ def compile_module(
     """Lower a module for the backend, with every pass verified, and compile it."""
     backend = OnnxRuntimeBackend()
     legal, _ = lower(module, BackendLegality(backend, "cpu"), verify_each=True)
-    arrays = dict(weights or {})
-    lazy = Weights({name: lambda name=name: arrays[name] for name in arrays})
+    lazy = Weights({name: partial(np.asarray, array) for name, array in (weights or {}).items()})
     settings = {"threads": 1, **options}
     executable = backend.compile(Program(legal, lazy, config), "cpu", settings)
     assert isinstance(executable, OnnxExecutable)
     return executable
+
+
+def nodes_of(executable: OnnxExecutable) -> list[Any]:
+    """The nodes of the file's graph, without those in bodies."""
+    return list(onnx.load(executable.folder / MODEL, load_external_data=False).graph.node)
 
 
 def run_onnx(

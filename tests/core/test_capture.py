@@ -59,7 +59,9 @@ def captured(module: nn.Module, axes, dtypes=None, results: int = 1) -> tuple[Ca
     return found, make
 
 
-def compare(module: nn.Module, axes, dtypes=None, results: int = 1, sizes=SIZES, tol=1e-5) -> Captured:
+def compare(
+    module: nn.Module, axes, dtypes=None, results: int = 1, sizes=SIZES, tol=1e-5
+) -> Captured:
     """Capture, and compare the interpreter with torch at every size; returns the capture."""
     found, make = captured(module, axes, dtypes, results)
     weights = {k: v.numpy() for k, v in found.weights.items()}
@@ -136,7 +138,9 @@ FLOAT: dict[str, Callable[..., object]] = {
     "vector": lambda x: x @ torch.arange(6.0),
     "bmm": lambda x: torch.bmm(x, x.mT),
     "einsum": lambda x: torch.einsum("bsd,btd->bts", x, x * 2),
-    "einsum_weights": lambda x: torch.einsum("b s d, d e -> e b s", x, torch.arange(12.0).view(6, 2)),
+    "einsum_weights": lambda x: torch.einsum(
+        "b s d, d e -> e b s", x, torch.arange(12.0).view(6, 2)
+    ),
     "einsum_outer": lambda x: torch.einsum("bsd,bse->bsde", x, x),
     "sizes": lambda x: x * x.shape[1] + torch.arange(x.shape[1]).unsqueeze(-1) + x / x.shape[0],
     "arange": lambda x: torch.arange(1, 2 * x.shape[1] + 1, 2) + torch.arange(0.0, 1.0, 0.25).sum(),
@@ -302,9 +306,7 @@ class Cell(nn.Module):
 
         x = x if self.axis == 1 else x.transpose(0, 1)
         constants = (*w, bias) if self.passed else ()
-        (h, c), (y,) = scan(
-            cell, (h, c), (x,), constants, axis=self.axis, reverse=self.reverse
-        )
+        (h, c), (y,) = scan(cell, (h, c), (x,), constants, axis=self.axis, reverse=self.reverse)
         return y, h, c
 
 
@@ -331,7 +333,7 @@ def test_scan_uses_sizes_and_constants():
         def cell(carries, slices, constants):
             (h,), (x, y) = carries, slices
             new = h * 0.5 + x + constants[0].unsqueeze(-1) / length
-            return (new, ), (new.sum(-1), y, h)
+            return (new,), (new.sum(-1), y, h)
 
         (h,), out = scan(cell, (h,), (x, x * 2), (total, total))
         return (h, *out)
@@ -439,3 +441,14 @@ def test_training_mode_is_left_as_it_was():
     module = Layers().train()
     captured(module, [("B", "S")], [torch.int64])
     assert module.training
+
+
+def test_capture_leaves_torch_logging_alone(capfd):
+    import logging
+
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    before = (logger.level, logger.propagate, list(logger.handlers))
+    captured(Layers(), [("B", "S")], [torch.int64])
+    message(Function(lambda x: x if x.shape[1] == 1 else x * 2))
+    assert (logger.level, logger.propagate, list(logger.handlers)) == before
+    assert capfd.readouterr().err == ""

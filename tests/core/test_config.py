@@ -99,7 +99,7 @@ def test_a_misspelt_key_comes_before_the_missing_one() -> None:
     class Schema(Strict):
         hidden: int
 
-    with pytest.raises(ConfigError, match="^here: unknown key 'hiden'; did you.*'hidden' is miss"):
+    with pytest.raises(ConfigError, match=r"^here: unknown key 'hiden'; did you.*'hidden' is miss"):
         build_config(Schema, {"hiden": 3}, "here")
 
 

@@ -175,6 +175,7 @@ def test_computed_buffers_are_rebuilt_not_lost() -> None:
 
         def __init__(self, config: Options, width: int) -> None:
             super().__init__()
+            self.table: torch.Tensor
             self.register_buffer("table", torch.arange(width) * 0.5, persistent=False)
 
         def forward(

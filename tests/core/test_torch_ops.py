@@ -14,7 +14,9 @@ from seqmix.ops import attention, causal_conv1d, clip_gradient, rotary
 GROUPS = [(1, 1), (4, 4), (6, 2)]
 
 
-def reference_attention(q, k, v, qp, kp, bias=None, sinks=None, *, scale=0.0, causal=True, window=0):
+def reference_attention(
+    q, k, v, qp, kp, bias=None, sinks=None, *, scale=0.0, causal=True, window=0
+):
     """Row by row, in float64 where the inputs are."""
     B, H, S, K = q.shape
     out = q.new_zeros(B, H, S, v.shape[-1])

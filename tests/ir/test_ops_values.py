@@ -50,12 +50,14 @@ SMOOTH: list[tuple[OpDef, Callable[..., torch.Tensor]]] = [
 ]
 
 
-@pytest.mark.parametrize(("defn", "reference"), UNARY + SMOOTH, ids=lambda x: str(x))
+@pytest.mark.parametrize(
+    ("defn", "reference"), UNARY + SMOOTH, ids=lambda x: str(getattr(x, "__name__", x))
+)
 def test_unary_ops(apply: Any, defn: Any, reference: Any) -> None:
     close(apply(defn, X)[0], reference(torch.from_numpy(X)))
 
 
-@pytest.mark.parametrize(("defn", "reference"), UNARY, ids=lambda x: str(x))
+@pytest.mark.parametrize(("defn", "reference"), UNARY, ids=lambda x: str(getattr(x, "__name__", x)))
 def test_unary_ops_at_the_edges(apply: Any, defn: Any, reference: Any) -> None:
     close(apply(defn, EDGES)[0], reference(torch.from_numpy(EDGES)))
 
@@ -87,7 +89,9 @@ BINARY = [
 TYPED = [(d, r, t) for d, r in BINARY for t in ("f4", "i8", "i4") if t == "f4" or d != ops.Div()]
 
 
-@pytest.mark.parametrize(("defn", "reference", "dtype"), TYPED, ids=str)
+@pytest.mark.parametrize(
+    ("defn", "reference", "dtype"), TYPED, ids=lambda x: str(getattr(x, "__name__", x))
+)
 def test_binary_ops_broadcast(apply: Any, defn: Any, reference: Any, dtype: Any) -> None:
     x, y = X.round().astype(dtype), np.array([[3], [-2], [1], [4], [-1]], dtype)
     found = apply(defn, x, y)[0]

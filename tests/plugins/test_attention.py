@@ -223,7 +223,8 @@ def test_gradients_through_the_window() -> None:
     def run(x: Tensor) -> Tensor:
         y, state = made(x[:, :3], fresh(made), Context(positions[:, :3]))
         z, after = made(x[:, 3:], state, Context(positions[:, 3:]))
-        return torch.cat([y, z], 1).sum() + after["value"].sum()
+        total: Tensor = torch.cat([y, z], 1).sum() + after["value"].sum()
+        return total
 
     assert torch.autograd.gradcheck(run, (x,))
 

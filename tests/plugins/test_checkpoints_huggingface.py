@@ -109,6 +109,12 @@ def test_generation_config_has_the_last_word_on_eos(tmp_path: Path) -> None:
         ({"rope_parameters": {**YARN, "factr": 3}}, "did you mean 'factor'"),
         ({"rope_parameters": {**YARN, "factor": "2"}}, "factor should be a number"),
         ({"rope_parameters": {**YARN, "factor": 0.5}}, "factor"),
+        ({"rope_parameters": {**YARN, "factor": float("inf")}}, "factor should be a number"),
+        ({"max_position_embeddings": [64]}, "max_position_embeddings"),
+        ({"model_type": None, "architectures": 5}, "supported: llama"),
+        ({"head_dim": 7}, "should be even"),
+        ({"head_dim": "8"}, "head_dim"),
+        ({"vocab_size": 10**30}, "no weights can have these sizes"),
         ({"dtype": "int8"}, "dtype"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"intermediate_size": 21}, "should be [21, 24], found [20, 24]"),
@@ -134,7 +140,7 @@ def test_bf16_stays_bf16(tmp_path: Path) -> None:
     checkpoint = resolve(write_folder(tmp_path, weights, dtype="bfloat16"))
     model = Model.from_checkpoint(checkpoint)
     assert model.dtype == torch.bfloat16
-    assert torch.equal(model.norm.weight, weights["model.norm.weight"])
+    assert torch.equal(model.state_dict()["norm.weight"], weights["model.norm.weight"])
 
 
 def write_shards(folder: Path, place: str = "model-2.safetensors") -> Path:

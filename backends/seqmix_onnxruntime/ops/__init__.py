@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from seqmix_onnxruntime.emit import Emit
-from seqmix_onnxruntime.ops import index, matrix, mixers, pointwise, scan, shaping
+from seqmix_onnxruntime.ops import attention, index, matrix, mixers, pointwise, scan, shaping
 
 __all__ = ["EMITTERS"]
 
 EMITTERS: dict[str, Emit] = {
+    **attention.EMITTERS,
     **index.EMITTERS,
     **matrix.EMITTERS,
     **mixers.EMITTERS,

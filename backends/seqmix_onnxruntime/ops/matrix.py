@@ -16,14 +16,12 @@ def _matmul(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
 
 
 def _linear(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
-    """MatMul with the weight transposed beforehand, when it is one; then the bias."""
+    """MatMul with the transposed weight; then the bias."""
     x, weight, bias = inputs
-    if weight in e.root.weights:
-        turned = e.initializer(
-            f"{weight}.T", lambda: np.ascontiguousarray(e.root.weights.numpy(weight).T)
-        )
-    else:
-        turned = e.one("Transpose", weight, perm=[1, 0])
+    key = e.top.weight_keys.get(weight)
+    turned = (
+        e.one("Transpose", weight, perm=[1, 0]) if key is None else e.weight(key, transpose=True)
+    )
     y = e.one("MatMul", x, turned)
     return [e.one("Add", y, bias) if bias else y]
 

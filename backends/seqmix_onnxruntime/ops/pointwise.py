@@ -46,7 +46,6 @@ _DIRECT = {
     "sqrt": "Sqrt",
     "sub": "Sub",
     "tanh": "Tanh",
-    "where": "Where",
 }
 _REDUCTIONS = {
     "sum": "ReduceSum",
@@ -82,6 +81,15 @@ def _floor_div(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     return [e.one("Div", e.one("Sub", x, e.one("Mod", x, y)), y)]
 
 
+def _where(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
+    """There is no kernel that chooses between bools, but logic can."""
+    if op.results[0].type.dtype != "bool":
+        return [e.one("Where", *inputs)]
+    condition, x, y = inputs
+    otherwise = e.one("And", e.one("Not", condition), y)
+    return [e.one("Or", e.one("And", condition, x), otherwise)]
+
+
 def _silu(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     (x,) = inputs
     return [e.one("Mul", x, e.one("Sigmoid", x))]
@@ -102,9 +110,7 @@ def _constant(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
 
 
 def _weight(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
-    """The weight as it is; a ``linear`` that reads it takes a transposed one instead."""
-    key = op.defn.attributes()["key"]
-    return [e.initializer(key, lambda: e.root.weights.numpy(key))]
+    return [e.weight(op.defn.attributes()["key"])]
 
 
 def _size(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
@@ -172,4 +178,5 @@ EMITTERS: dict[str, Emit] = {
     "size": _size,
     "softmax": _softmax,
     "weight": _weight,
+    "where": _where,
 }

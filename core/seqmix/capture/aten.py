@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -24,16 +24,17 @@ from seqmix_ir.types import DType, TensorType
 __all__ = ["RULES", "Call", "Rule", "Traces", "aten"]
 
 Rule: TypeAlias = "Callable[..., Value | tuple[Value, ...]]"
+Written = TypeVar("Written", bound=Rule)
 RULES: dict[str, Rule] = {}
 
 
-def aten(*names: str) -> Callable[[Rule], Rule]:
+def aten(*names: str) -> Callable[[Written], Written]:
     """Decorator: use the function for ``aten.<name>``, such as ``add.Tensor``.
 
     A name without overload stands for ``.default``.
     """
 
-    def register(rule: Rule) -> Rule:
+    def register(rule: Written) -> Written:
         for name in names:
             RULES[f"aten.{name}" if "." in name else f"aten.{name}.default"] = rule
         return rule

@@ -115,13 +115,14 @@ def _export(
 
 def _unify(dynamic: Sequence[Axes]) -> Callable[[nn.Module, Any], None]:
     """A hook that tells torch that sizes of one name are equal before the module runs."""
+    equal: Any = torch._check
 
     def check(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         seen: dict[str, Any] = {}
         for arg, axes in zip(args, dynamic, strict=True):
             for size, axis in zip(arg.shape, axes or (), strict=False):
                 if isinstance(axis, str):
-                    torch._check(seen.setdefault(axis, size) == size)
+                    equal(seen.setdefault(axis, size) == size)
 
     return check
 
@@ -201,7 +202,7 @@ class _Weights:
         named = [*module.named_parameters(), *module.named_buffers()]
         # Tied tensors have one name here: the first one.
         self._keys = {id(tensor): key.removeprefix(prefix) for key, tensor in named}
-        self._own = dict(module.named_parameters(remove_duplicate=False))
+        self._own: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
         self._own.update(module.named_buffers(remove_duplicate=False))
 
     def find(self, spec: InputSpec) -> tuple[str, Tensor]:

@@ -22,6 +22,7 @@ from seqmix.capture.locate import source_of
 
 __all__ = ["Guard", "watched_guards"]
 
+_CONFIG: Any = torch.fx.experimental._config
 _LOGGING = os.path.dirname(logging.__file__) + os.sep
 _CAPTURE = os.path.dirname(__file__) + os.sep
 _LOGGER = "torch.fx.experimental.symbolic_shapes"
@@ -55,22 +56,23 @@ def watched_guards() -> Iterator[list[Guard]]:
     ``x[:, 1:]`` need no guard.
     """
     guards: list[Guard] = []
-    handler, logger = _Collector(guards), logging.getLogger(_LOGGER)
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+    logger = logging.getLogger(_LOGGER)
+    before = (logger.level, logger.propagate, logger.handlers)
+    if not logger.isEnabledFor(logging.INFO):
+        # Nobody reads this log (TORCH_LOGS would have enabled it): it is for us alone.
+        logger.propagate, logger.handlers = False, []
+        logger.setLevel(logging.INFO)
+    logger.handlers = [*logger.handlers, _Collector(guards)]
     try:
-        with torch.fx.experimental._config.patch(backed_size_oblivious=True):
+        with _CONFIG.patch(backed_size_oblivious=True):
             yield guards
     finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagate
+        logger.setLevel(before[0])
+        logger.propagate, logger.handlers = before[1:]
 
 
 class _Collector(logging.Handler):
-    """Reads torch's own log of guards; it runs inside the question, so the asker is on the stack."""
+    """Reads torch's log of guards, from inside the question: the asker is on the stack."""
 
     def __init__(self, guards: list[Guard]) -> None:
         super().__init__(logging.INFO)

@@ -14,7 +14,6 @@ app = typer.Typer(
     help="Sequence mixers written once in PyTorch: run, export, check, explain.\n\n"
     "MODEL is a saved directory, a Hugging Face directory, a GGUF file, a configuration "
     "(.json, .toml), or a name such as smollm2. --traceback shows the whole of an error.",
-    no_args_is_help=True,
     rich_markup_mode=None,  # plain help needs no rich, which takes longer to import than the rest
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -29,6 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.callback(invoke_without_command=True)
 def root(
+    ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Take the options that belong to no command."""
@@ -37,6 +37,8 @@ def root(
 
         typer.echo(f"seqmix {installed('seqmix')}")
         raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
 
 
 @app.command()
@@ -103,7 +105,7 @@ def check(
     full: Annotated[bool, typer.Option(help="Longer sequences.")] = False,
     json: Json = False,
 ) -> None:
-    """Prove that a mixer keeps its laws, or a model its meaning, everywhere; exit 1 if not."""
+    """Prove that a mixer keeps its laws, or a model its meaning; exit 1 if not."""
     from seqmix.cli.check import check_subject
 
     raise typer.Exit(check_subject(subject, backend, full, json))

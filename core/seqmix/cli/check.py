@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from seqmix import registry
-from seqmix.cli.loading import compile_model, load_checkpoint, load_model
+from seqmix.cli.loading import check_backend_name, compile_model, load_checkpoint, load_model
 from seqmix.cli.progress import progress
-from seqmix.errors import BackendError
+from seqmix.errors import BackendError, CheckpointError, IRError, PluginError, did_you_mean
 
 if TYPE_CHECKING:
+    from seqmix.backend import Executable
+    from seqmix.checkpoint import Checkpoint
+    from seqmix.model import Model
     from seqmix.testing import CheckReport
 
 __all__ = ["check_subject"]
@@ -21,40 +24,61 @@ def check_subject(subject: str, backends: list[str] | None, full: bool, as_json:
     """Print the report; 0 if all is well, else 1."""
     from seqmix.testing import check_mixer
 
+    for name in backends or ():
+        check_backend_name(name)
     if subject in registry.names("mixers"):
         with progress(f"checking mixer {subject}"):
             report = check_mixer(subject, profile="full" if full else "quick", backends=backends)
     else:
-        report = _check_model(subject, backends, full)
+        report = _check_model(_checkpoint(subject), backends, full)
     if as_json:
         print(report.to_json())
-    else:
-        console = Console()
-        console.print(report.table())
-        for note in report.notes:
-            console.print(note, style="yellow")
+        return 0 if report.ok else 1
+    console = Console()
+    console.print(report.table())
+    for note in report.notes:
+        console.print(note, style="yellow", markup=False)
     return 0 if report.ok else 1
 
 
-def _check_model(source: str, backends: list[str] | None, full: bool) -> CheckReport:
+def _checkpoint(subject: str) -> Checkpoint:
+    """The model to check; the error for none names mixers that are near as well."""
+    try:
+        return load_checkpoint(subject, None)
+    except CheckpointError as error:
+        if near := did_you_mean(subject, registry.names("mixers")):
+            raise CheckpointError(f"no mixer '{subject}'{near}; and no model: {error}") from error
+        raise
+
+
+def _check_model(checkpoint: Checkpoint, backends: list[str] | None, full: bool) -> CheckReport:
     """Every backend against the float64 interpreter."""
     from seqmix.compile import compile, program_of
     from seqmix.testing import check_model
 
-    model = load_model(load_checkpoint(source, None))
+    model = load_model(checkpoint)
     with progress("capturing"):
         program = program_of(model)
         judge = compile(program, "reference", options={"judge": True}, cache=False)
-    executables, notes = {}, []
-    for name in backends or [n for n in registry.names("backends") if n != "torch"]:
-        try:
-            executables[name] = compile_model(model, name)
-        except BackendError as error:
-            if backends:
-                raise
-            notes.append(f"backend '{name}' was not checked: {error}")
+    executables, notes = _compile_all(model, backends)
     with progress("running every backend and the float64 interpreter"):
         lengths = (1, 7, 65, 200) if full else (1, 7, 65)
         report = check_model(model, executables, lengths, judge=judge)
     report.notes += notes
     return report
+
+
+def _compile_all(
+    model: Model, backends: list[str] | None
+) -> tuple[dict[str, Executable], list[str]]:
+    """The model on every backend, and why it is not on some; those asked for must work."""
+    executables, notes = {}, []
+    # The torch model itself is always compared.
+    for name in backends or [n for n in registry.names("backends") if n != "torch"]:
+        try:
+            executables[name] = compile_model(model, name)
+        except (BackendError, IRError, PluginError) as error:
+            if backends:
+                raise
+            notes.append(f"backend '{name}' was not checked: {error}")
+    return executables, notes

@@ -8,7 +8,7 @@ from tempfile import mkdtemp
 
 from rich.console import Console
 
-from seqmix.cli.loading import compile_model, load_checkpoint, load_model
+from seqmix.cli.loading import check_backend_name, compile_model, load_checkpoint, load_model
 from seqmix.cli.progress import progress
 from seqmix.errors import ConfigError
 
@@ -17,15 +17,16 @@ __all__ = ["export_model"]
 
 def export_model(source: str, out: Path, backend: str, rope: str | None, force: bool) -> None:
     """Write the compiled model to ``out``, which appears whole or not at all."""
-    if out.exists() and not force:
-        raise ConfigError(f"{out} exists; choose another folder, or replace it with --force")
+    _check_place(out, force)
+    check_backend_name(backend)
     executable = compile_model(load_model(load_checkpoint(source, rope)), backend)
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         with progress(f"writing {out}"):
             executable.save(temporary)
-        shutil.rmtree(out, ignore_errors=True)
+        if out.exists():
+            shutil.rmtree(out)
         temporary.chmod(0o755)
         temporary.rename(out)
     finally:
@@ -33,3 +34,15 @@ def export_model(source: str, out: Path, backend: str, rope: str | None, force: 
     console = Console()
     for file in sorted(out.iterdir()):
         console.print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
+
+
+def _check_place(out: Path, force: bool) -> None:
+    """ConfigError when something would be lost; only an earlier export may be replaced."""
+    from seqmix.interface import MANIFEST
+
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / MANIFEST).is_file():
+        raise ConfigError(f"{out} exists and is no earlier export; choose another folder")
+    if not force:
+        raise ConfigError(f"{out} exists; choose another folder, or replace it with --force")

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from seqmix.cli.loading import load_checkpoint, load_model
+from seqmix.cli.loading import load_checkpoint
+
+if TYPE_CHECKING:
+    from seqmix.checkpoint import Checkpoint
 
 __all__ = ["card", "describe"]
 
 
 def describe(source: str, rope: str | None, as_json: bool) -> None:
     """Print the card of a model."""
-    checkpoint = load_checkpoint(source, rope)
-    content = card(checkpoint, load_model(checkpoint))
+    content = card(load_checkpoint(source, rope))
     if as_json:
         print(json.dumps(content, indent=2))
         return
@@ -27,11 +29,16 @@ def describe(source: str, rope: str | None, as_json: bool) -> None:
     Console().print(table)
 
 
-def card(checkpoint: Any, model: Any) -> dict[str, Any]:
-    """What a reader wants to know of a model, in order."""
+def card(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a reader wants to know of a model, in order; its weights are not read."""
+    import torch
+
+    from seqmix.model import Model
     from seqmix.state import state_bytes
 
-    config = model.config
+    config = checkpoint.config
+    with torch.device("meta"):
+        model = Model(config)
     kinds = Counter(branch.kind for branch in config.branches())
     specs = model.state_specs()
     per_token = sum(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import cast
 
-from seqmix import registry
-from seqmix.backend import Backend
-from seqmix.cli.loading import load_checkpoint, load_model
+from seqmix import hooks
+from seqmix.cli.loading import check_backend_name, load_checkpoint, load_model, pick_backend
 from seqmix.cli.progress import progress
 from seqmix.errors import ConfigError, did_you_mean
 
@@ -30,12 +28,17 @@ def print_ir(
         raise ConfigError(
             f"no stage '{stage}'{did_you_mean(stage, _STAGES)}; known: {', '.join(_STAGES)}"
         )
+    if out is not None and not out.absolute().parent.is_dir():
+        raise ConfigError(f"{out}: there is no folder {out.absolute().parent}; make it first")
+    if stage == "legalized":
+        check_backend_name(backend)
     model = load_model(load_checkpoint(source, rope))
     with progress("capturing"):
         module = program_of(model).module
         if stage == "legalized":
-            chosen = cast(type[Backend], registry.get("backends", backend))()
-            module, _ = lower(module, BackendLegality(chosen, chosen.default_target()))
+            chosen = pick_backend(backend, module)
+            legality = BackendLegality(chosen, chosen.default_target())
+            module, _ = lower(module, legality, hooks.rewrites(chosen.name))
     text = show(module, locs=locs)
     if out is None:
         sys.stdout.write(text)

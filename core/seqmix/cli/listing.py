@@ -7,10 +7,11 @@ from typing import cast
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
-from seqmix import hooks, registry
+from seqmix import registry
 from seqmix.backend import Availability, Backend
+from seqmix.cli.progress import progress
 from seqmix.contribution import Status
 from seqmix.errors import PluginError
 
@@ -21,7 +22,8 @@ _COLORS = {"ok": "green", "failed": "red", "blocked": "yellow"}
 
 def list_plugins(as_json: bool) -> int:
     """Print every contribution; 1 if one failed."""
-    statuses = [*registry.statuses(), *hooks.hook_statuses()]
+    with progress("loading every plugin"):
+        statuses = registry.statuses()
     if as_json:
         print(json.dumps([_row(status) for status in statuses], indent=2))
     else:
@@ -31,12 +33,13 @@ def list_plugins(as_json: bool) -> int:
 
 def list_backends(as_json: bool) -> None:
     """Print every backend with its devices, or why it has none."""
-    found = {name: _probe(name) for name in registry.names("backends")}
+    with progress("probing every backend"):
+        found = {name: _probe(name) for name in registry.names("backends")}
     if as_json:
         rows = [{"name": n, "devices": a.devices, "reason": a.reason} for n, a in found.items()]
         print(json.dumps(rows, indent=2))
         return
-    table = Table("backend", "devices", "reason")
+    table = Table("backend", "devices", Column("reason", overflow="fold"))
     for name, available in found.items():
         table.add_row(
             name, ", ".join(available.devices) or "[red]none[/]", escape(available.reason)
@@ -58,7 +61,7 @@ def _row(status: Status) -> dict[str, str]:
 
 
 def _print_plugins(statuses: list[Status]) -> None:
-    table = Table("kind", "name", "from", "status")
+    table = Table("kind", "name", "from", Column("status", overflow="fold"))
     for status in statuses:
         c = status.contribution
         shown = f"[{_COLORS[status.state]}]{status.state}[/]"

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from seqmix import registry
 from seqmix.cli.progress import progress
 
 if TYPE_CHECKING:
-    from seqmix.backend import Executable
+    from seqmix.backend import Backend, Executable
     from seqmix.checkpoint import Checkpoint
     from seqmix.model import Model
+    from seqmix_ir.graph import Module
 
-__all__ = ["compile_model", "load_checkpoint", "load_model"]
+__all__ = [
+    "check_backend_name",
+    "compile_model",
+    "load_checkpoint",
+    "load_model",
+    "pick_backend",
+]
 
 
 def load_checkpoint(source: str, rope: str | None) -> Checkpoint:
@@ -40,3 +48,18 @@ def compile_model(model: Model, backend: str) -> Executable:
 
     with progress(f"compiling for {backend}"):
         return compile(model, backend)
+
+
+def check_backend_name(name: str) -> None:
+    """PluginError for a name that no backend has, before anything slow begins."""
+    if name != "auto":
+        registry.get("backends", name)
+
+
+def pick_backend(name: str, module: Module) -> Backend:
+    """A backend by name, available here or not; for ``auto`` the one that would be taken."""
+    from seqmix.choose import choose_backend
+
+    if name == "auto":
+        return choose_backend(module)[0]
+    return cast("type[Backend]", registry.get("backends", name))()

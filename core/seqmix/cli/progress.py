@@ -16,6 +16,7 @@ def progress(what: str) -> Iterator[None]:
     """Show on standard error that something is being done."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         bar.add_task(what, total=None)
         yield

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from seqmix.cli.loading import compile_model, load_checkpoint, load_model
+from seqmix.cli.loading import check_backend_name, compile_model, load_checkpoint, load_model
 from seqmix.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from seqmix.checkpoint import Checkpoint
+    from seqmix.checkpoint import Checkpoint, Tokenizer
 
 __all__ = ["continue_text"]
 
@@ -28,34 +30,52 @@ def continue_text(
     """Print the prompt's continuation as it is made, and the speed on standard error."""
     from seqmix.generate import generate
 
+    check_backend_name(backend)
     checkpoint = load_checkpoint(source, rope)
-    ids = _encode(checkpoint, prompt, chat)
-    tokenizer = checkpoint.tokenizer
-    if tokenizer is None:
-        raise CheckpointError(f"{source}: has no tokenizer, so it cannot read a prompt")
+    tokenizer = _tokenizer(checkpoint)
+    text = tokenizer.chat([{"role": "user", "content": prompt}]) if chat else prompt
+    ids = tokenizer.encode(text)
+    _warn_of_length(checkpoint, len(ids) + max_tokens)
     runner = compile_model(load_model(checkpoint), backend)
-    decoder = tokenizer.decoder()
-    count, started = 0, time.perf_counter()
-    for token in generate(
+    started = time.perf_counter()
+    tokens = generate(
         runner,
         ids,
         max_new_tokens=max_tokens,
         temperature=temperature,
         seed=seed,
         stop=checkpoint.config.eos,
-    ):
-        count += 1
-        sys.stdout.write(decoder.push(token))
-        sys.stdout.flush()
+    )
+    count = _stream(tokenizer, tokens)
     seconds = time.perf_counter() - started
-    sys.stdout.write("\n")
     sys.stderr.write(f"{count} tokens in {seconds:.2f} s, prompt of {len(ids)} tokens included\n")
 
 
-def _encode(checkpoint: Checkpoint, prompt: str, chat: bool) -> list[int]:
+def _stream(tokenizer: Tokenizer, tokens: Iterator[int]) -> int:
+    """Write text as soon as it is certain; the number of tokens."""
+    decoder, count = tokenizer.decoder(), 0
+    for token in tokens:
+        count += 1
+        sys.stdout.write(decoder.push(token))
+        sys.stdout.flush()
+    sys.stdout.write(decoder.finish() + "\n")
+    return count
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     if checkpoint.tokenizer is None:
-        raise CheckpointError(f"{checkpoint.source}: has no tokenizer, so it cannot read a prompt")
-    if not chat:
-        return checkpoint.tokenizer.encode(prompt)
-    text = checkpoint.tokenizer.chat([{"role": "user", "content": prompt}])
-    return checkpoint.tokenizer.encode(text)
+        raise CheckpointError(
+            f"{checkpoint.source}: has no tokenizer, so it cannot read a prompt; "
+            "choose a checkpoint that brings one"
+        )
+    return checkpoint.tokenizer
+
+
+def _warn_of_length(checkpoint: Checkpoint, tokens: int) -> None:
+    context = checkpoint.config.context_length
+    if tokens > context:
+        warnings.warn(
+            f"prompt and new tokens may reach {tokens} tokens, the model is meant for {context}; "
+            "--rope can extend it",
+            stacklevel=2,
+        )

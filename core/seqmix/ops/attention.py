@@ -68,8 +68,10 @@ def _forward(
     K, length = q.shape[-1], q.shape[2]
     scale = scale or K**-0.5
     fused = q.is_cpu and v.shape[-1] == K and k.shape[2] > 0
-    whole = fused and bias is None and causal and not window and 1 < length == k.shape[2]
-    if whole and _counts_up(query_positions, key_positions):
+    plain = fused and bias is None and causal and not window
+    if plain and length == 1 and sinks is None and k.numel() < _SHARED:
+        return _decode(q, k, v, query_positions, key_positions, scale)
+    if plain and 1 < length == k.shape[2] and _counts_up(query_positions, key_positions):
         y, lse = _FUSED(q, k, v, 0.0, True, scale=scale)
         return _finish(y, lse, sinks)
     attend = _fused_chunk if fused else _plain_chunk
@@ -83,6 +85,17 @@ def _forward(
         part = None if bias is None else bias[:, :, rows]
         parts.append(attend(q[:, :, rows], k, v, mask, part, scale))
     return _finish(torch.cat([p[0] for p in parts], 2), torch.cat([p[1] for p in parts], 2), sinks)
+
+
+def _decode(
+    q: Tensor, k: Tensor, v: Tensor, query_positions: Tensor, key_positions: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """One query over few keys, where every call of torch counts."""
+    visible = (key_positions >= 0) & (key_positions <= query_positions)
+    mask = torch.where(visible, _SHOWN, _HIDDEN).view(q.shape[0], 1, 1, -1)
+    mask = mask.double() if q.dtype == torch.float64 else mask
+    y, lse = _FUSED(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
+    return y.contiguous(), lse.contiguous()
 
 
 def _counts_up(query_positions: Tensor, key_positions: Tensor) -> bool:

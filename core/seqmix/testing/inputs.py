@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -32,29 +33,37 @@ def call(mixer: SequenceMixer, x: Tensor, positions: Tensor, state: State) -> tu
     return out, after
 
 
-def with_padding(x: Tensor, places: list[bool]) -> tuple[Tensor, Tensor]:
-    """Spread ``x [B, S, D]`` over the true places; returns the wider x and its positions.
+def with_padding(
+    x: Tensor, rows: Sequence[Sequence[bool]], start: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Spread ``x [B, S, D]`` over the S true places of each row, which are T long.
 
+    Returns the wider ``[B, T, D]``, its positions from ``start`` on, and the places ``[B, T]``.
     What stands at padding is large on purpose: it must not leak.
     """
-    keep = torch.tensor(places)
-    wide = torch.full((x.shape[0], len(places), x.shape[2]), 37.0, dtype=x.dtype)
-    wide[:, keep] = x
-    positions = torch.where(keep, keep.to(torch.int64).cumsum(0) - 1, -1)
-    return wide, positions.expand(x.shape[0], -1)
+    keep = torch.tensor(rows)
+    wide = torch.full((*keep.shape, x.shape[2]), 37.0, dtype=x.dtype)
+    wide[keep] = x.reshape(-1, x.shape[2])
+    positions = torch.where(keep, start + keep.to(torch.int64).cumsum(1) - 1, -1)
+    return wide, positions, keep
 
 
 def distance(a: Tensor | Mapping[str, Tensor], b: Tensor | Mapping[str, Tensor]) -> float:
-    """The largest difference over the largest value (at least 1); inf where shapes differ."""
+    """The largest difference over the largest finite value of ``b`` (at least 1).
+
+    Infinite where the shapes or keys differ, and where one of the two is NaN or infinite alone.
+    """
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        if a.shape != b.shape:
-            return float("inf")
-        if a.numel() == 0:
-            return 0.0
-        gap = (a.double() - b.double()).abs().max().item()
-        return float(gap / max(1.0, b.double().abs().max().item()))
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        if set(a) != set(b):
-            return float("inf")
+        return _between(a.double(), b.double()) if a.shape == b.shape else math.inf
+    if isinstance(a, Mapping) and isinstance(b, Mapping) and set(a) == set(b):
         return max((distance(a[key], b[key]) for key in a), default=0.0)
-    return float("inf")
+    return math.inf
+
+
+def _between(a: Tensor, b: Tensor) -> float:
+    if a.numel() == 0:
+        return 0.0
+    # Equal infinities, as in the state of a running maximum, are no difference.
+    gap = torch.where(a == b, 0.0, (a - b).abs()).nan_to_num(math.inf, math.inf).max().item()
+    size = b.abs().nan_to_num(0.0, 0.0).max().item()
+    return float(gap / max(1.0, size))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seqmix.mixer import SequenceMixer
-from seqmix.state import State, StateSpec
+from seqmix.state import State
 from seqmix.testing.inputs import call, distance, fresh_state, random_input, with_padding
 from seqmix.testing.report import Row
 from seqmix.testing.tolerances import TOLERANCES
@@ -37,21 +37,27 @@ def _positions(start: int, stop: int, batch: int) -> Tensor:
 
 
 def _shapes(mixer: SequenceMixer, width: int, length: int) -> Iterator[Row]:
-    """The output has the shape of x, and the state is what ``state_spec`` says."""
+    """The output is like x, and the state is what ``state_spec`` says."""
     x = random_input(2, length, width, _DTYPE)
-    y, after = call(mixer, x, _positions(0, length, 2), fresh_state(mixer, 2, _DTYPE))
+    fresh = fresh_state(mixer, 2, _DTYPE)
+    y, after = call(mixer, x, _positions(0, length, 2), fresh)
     specs = mixer.state_spec()
-    problems = [] if y.shape == x.shape else [f"output is {list(y.shape)}, x is {list(x.shape)}"]
+    problems = [_misfit("output", tuple(x.shape), x.dtype, y)]
     if set(after) != set(specs):
         problems.append(f"state has {sorted(after)}, expected {sorted(specs)}")
     else:
-        problems += [p for key, spec in specs.items() if (p := _misfit(key, spec, after, length))]
+        problems += [
+            _misfit(f"state '{key}'", spec.shape(2, length), fresh[key].dtype, after[key])
+            for key, spec in specs.items()
+        ]
+    problems = [problem for problem in problems if problem]
     yield Row("shapes", f"S={length}", float(len(problems)), 0.0, "; ".join(problems))
 
 
-def _misfit(key: str, spec: StateSpec, after: State, length: int) -> str:
-    wanted, found = spec.shape(2, length), tuple(after[key].shape)
-    return "" if wanted == found else f"state '{key}' is {found}, expected {wanted}"
+def _misfit(name: str, shape: tuple[int, ...], dtype: torch.dtype, found: Tensor) -> str:
+    if found.shape == shape and found.dtype == dtype:
+        return ""
+    return f"{name} is {found.dtype} {list(found.shape)}, expected {dtype} {list(shape)}"
 
 
 def _splitting(mixer: SequenceMixer, width: int, length: int) -> Iterator[Row]:
@@ -87,27 +93,44 @@ def _pieces(mixer: SequenceMixer, x: Tensor, cuts: list[int]) -> tuple[Tensor, S
 
 def _padding(mixer: SequenceMixer, width: int, length: int) -> Iterator[Row]:
     """Padding outputs 0, and changes neither the other outputs nor what comes after."""
-    x = random_input(2, length + 1, width, _DTYPE, seed=2)
-    tokens, following = x[:, :length], x[:, length:]
-    plain, state = call(mixer, tokens, _positions(0, length, 2), fresh_state(mixer, 2, _DTYPE))
-    after, _ = call(mixer, following, _positions(length, length + 1, 2), state)
-    half = length // 2
-    patterns = {
-        "left": [False] * 3 + [True] * length,
-        "right": [True] * length + [False] * 3,
-        "middle": [True] * half + [False] * 3 + [True] * (length - half),
-        "scattered": [place for i in range(length) for place in ([True, False], [True])[i % 2]],
+    x = random_input(2, length + 2, width, _DTYPE, seed=2)
+    _, start = call(mixer, x[:, :1], _positions(0, 1, 2), fresh_state(mixer, 2, _DTYPE))
+    plain, state = call(mixer, x[:, 1:-1], _positions(1, length + 1, 2), start)
+    last = _positions(length + 1, length + 2, 2)
+    following, _ = call(mixer, x[:, -1:], last, state)
+    for name, rows in _patterns(length).items():
+        wide, positions, keep = with_padding(x[:, 1:-1], rows, start=1)
+        y, padded = call(mixer, wide, positions, start)
+        after, _ = call(mixer, x[:, -1:], last, padded)
+        where = f"S={length}"
+        yield Row("padding", where, distance(y[keep], plain.flatten(0, 1)), _TOLERANCE, name)
+        yield Row("padding, outputs 0", where, distance(y[~keep], 0 * y[~keep]), 0.0, name)
+        yield Row("padding, afterwards", where, distance(after, following), _TOLERANCE, name)
+    yield _only_padding(mixer, x, start)
+
+
+def _patterns(length: int) -> dict[str, list[list[bool]]]:
+    """Places of the tokens in two rows, by name."""
+    half, pad, real = length // 2, [False] * 3, [True] * length
+    left, right, middle = pad + real, real + pad, [True] * half + pad + [True] * (length - half)
+    scattered = [place for i in range(length) for place in ([True, False], [True])[i % 2]]
+    return {
+        "left": [left, left],
+        "right": [right, right],
+        "middle": [middle, middle],
+        "scattered": [scattered, scattered],
+        "one row left, one right": [left, right],
     }
-    for name, places in patterns.items():
-        wide, positions = with_padding(tokens, places)
-        y, padded = call(mixer, wide, positions, fresh_state(mixer, 2, _DTYPE))
-        keep = torch.tensor(places)
-        next_y, _ = call(mixer, following, _positions(length, length + 1, 2), padded)
-        where, outside = f"S={length}", y[:, ~keep]
-        yield Row("padding", where, distance(y[:, keep], plain), _TOLERANCE, name)
-        leak = outside.abs().max().item() if outside.numel() else 0.0
-        yield Row("padding, outputs 0", where, leak, 0.0, name)
-        yield Row("padding, afterwards", where, distance(next_y, after), _TOLERANCE, name)
+
+
+def _only_padding(mixer: SequenceMixer, x: Tensor, state: State) -> Row:
+    """A call with nothing but padding leaves no trace."""
+    nothing = torch.full((2, 2), -1)
+    y, after = call(mixer, torch.full_like(x[:, :2], 37.0), nothing, state)
+    expected, _ = call(mixer, x[:, 1:2], _positions(1, 2, 2), state)
+    found, _ = call(mixer, x[:, 1:2], _positions(1, 2, 2), after)
+    error = max(distance(y, 0 * y), distance(found, expected))
+    return Row("padding, nothing else", f"S={y.shape[1]}", error, _TOLERANCE)
 
 
 def _causality(mixer: SequenceMixer, width: int, length: int) -> Iterator[Row]:

@@ -2,79 +2,98 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from seqmix import registry
-from seqmix.backend import Backend, Executable, Program
-from seqmix.capture import capture_function
-from seqmix.compile import compile
 from seqmix.config import BlockConfig, Kind, ModelConfig, build_config
-from seqmix.errors import BackendError, CaptureError, ConfigError, IRError, PluginError
+from seqmix.dtypes import torch_dtype
+from seqmix.errors import ConfigError, did_you_mean
 from seqmix.mixer import SequenceMixer
-from seqmix.state import StateSpec
-from seqmix.testing.inputs import call, distance, fresh_state, random_input
 from seqmix.testing.laws import check_laws
-from seqmix.testing.report import CheckReport, Row
-from seqmix.testing.tolerances import TOLERANCES
-from seqmix.weights import Weights
-from seqmix_ir.graph import DimInfo
-from seqmix_ir.text import parse, show
+from seqmix.testing.parity import check_parity
+from seqmix.testing.report import CheckReport
 
-__all__ = ["LENGTHS", "check_mixer"]
+__all__ = ["PROFILES", "check_mixer"]
 
-LENGTHS = ((1, 1, 0), (1, 1, 1), (2, 7, 0), (1, 9, 130), (3, 65, 1))
-"""(batch, sequence, past) of the backend runs; none of them is traced."""
+PROFILES: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
+    "quick": ((1, 2, 9), ("f32",)),
+    "full": ((1, 2, 9, 63, 65), ("f32", "bf16", "f16")),
+}
+"""Lengths at which the laws are tried, and dtypes in which the backends are."""
 
-_LAWS = {"quick": (1, 2, 9), "full": (1, 2, 9, 63, 65)}
 _WIDTH = 24
 
 
 def check_mixer(
-    mixer: str | type[SequenceMixer],
+    mixer: str | type[SequenceMixer] | SequenceMixer,
     options: Mapping[str, Any] | None = None,
     *,
     width: int = _WIDTH,
     profile: str = "quick",
     backends: Sequence[str] | None = None,
 ) -> CheckReport:
-    """Check one mixer, by name or class: laws, gradients, capture, text, and every backend.
+    """Check a mixer: laws, gradients, capture, text, and every backend.
 
-    Without ``options`` every one of the mixer's ``examples()`` is checked. ``backends`` defaults to
-    all that are installed and available; "torch" stands for the mixer itself in float32. Raises
-    ConfigError for an unknown profile; what the mixer does wrong is in the report.
+    A mixer is given by name, as a class, or as an instance of the given ``width`` (which keeps its
+    weights). Without ``options`` every one of a class's ``examples()`` is checked. ``backends``
+    defaults to all that are installed and available; "torch" stands for the mixer itself. Raises
+    ConfigError for an unknown profile or options that do not fit; what the mixer does wrong is in
+    the report.
     """
-    if profile not in _LAWS:
-        raise ConfigError(f"profile {profile!r} is unknown; known: {', '.join(_LAWS)}")
-    cls = (
-        cast(type[SequenceMixer], registry.get("mixers", mixer))
-        if isinstance(mixer, str)
-        else mixer
-    )
-    name = mixer if isinstance(mixer, str) else mixer.__name__
-    report = CheckReport(f"mixer '{name}'")
-    for example in [dict(options)] if options is not None else cls.examples():
-        subject = _Subject(cls, name, example, width)
-        prefix = "" if len(example) == 0 else f"{_short(example)} "
-        rows = [*check_laws(subject.build(torch.float64), width, _LAWS[profile])]
-        rows += _check_backends(subject, backends, report.notes)
-        report.rows += [_prefixed(prefix, row) for row in rows]
+    if profile not in PROFILES:
+        raise ConfigError(
+            f"profile {profile!r} is unknown{did_you_mean(profile, PROFILES)}; "
+            f"known: {', '.join(PROFILES)}"
+        )
+    lengths, dtypes = PROFILES[profile]
+    subjects = list(_subjects(mixer, options, width))
+    report = CheckReport(f"mixer '{subjects[0].config.name}'")
+    for subject in subjects:
+        rows = [*check_laws(subject.build("f64"), width, lengths)]
+        for dtype in dtypes:
+            built = subject.build(dtype)
+            rows += check_parity(built, subject.config, dtype, backends, report.notes)
+        report.rows += [replace(row, where=f"{subject.label}{row.where}") for row in rows]
+    # Every example has the same to say of a backend that is missing.
+    report.notes = list(dict.fromkeys(report.notes))
     return report
 
 
+def _subjects(
+    mixer: str | type[SequenceMixer] | SequenceMixer,
+    options: Mapping[str, Any] | None,
+    width: int,
+) -> Iterator[_Subject]:
+    """What is to be checked, once per set of options."""
+    if isinstance(mixer, SequenceMixer):
+        if options is not None:
+            raise ConfigError("options are for a mixer's name or class, this one is built already")
+        yield _Subject(type(mixer).__name__, {}, width, mixer)
+        return
+    name = mixer if isinstance(mixer, str) else mixer.__name__
+    found = registry.get("mixers", mixer) if isinstance(mixer, str) else mixer
+    cls = cast(type[SequenceMixer], found)
+    examples = cls.examples() if options is None else [dict(options)]
+    if not examples:
+        raise ConfigError(f"mixer '{name}': examples() is empty, so there is nothing to check")
+    for example in examples:
+        yield _Subject(name, example, width, _with_odd_weights(cls, name, example, width))
+
+
 class _Subject:
-    """A mixer class with one configuration."""
+    """A mixer, and the configuration that stands for its model."""
 
     def __init__(
-        self, cls: type[SequenceMixer], name: str, options: dict[str, Any], width: int
+        self, name: str, options: dict[str, Any], width: int, mixer: SequenceMixer
     ) -> None:
-        self.name = name
-        self.width = width
-        self._cls = cls
-        self._options = build_config(cls.Config, options, f"mixer '{name}'")
+        self.label = ",".join(f"{key}={value}" for key, value in options.items())
+        self.label += " " if options else ""
         step: Kind | list[Kind] = Kind(kind=name, **options)
         self.config = ModelConfig(
             name=name,
@@ -83,15 +102,24 @@ class _Subject:
             context_length=1024,
             blocks=[BlockConfig(steps=[step])],
         )
+        self._mixer = mixer
 
-    def build(self, dtype: torch.dtype) -> SequenceMixer:
-        """The mixer with weights that are the same every time."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(11)
-            mixer = self._cls(self._options, self.width)  # type: ignore[call-arg]  # by convention
-        for parameter in mixer.parameters():
-            _stir(parameter)
-        return mixer.to(dtype).eval()
+    def build(self, dtype: str) -> SequenceMixer:
+        """A copy in a dtype."""
+        return copy.deepcopy(self._mixer).to(torch_dtype(dtype)).eval()
+
+
+def _with_odd_weights(
+    cls: type[SequenceMixer], name: str, options: dict[str, Any], width: int
+) -> SequenceMixer:
+    """The mixer with weights that are the same every time."""
+    checked = build_config(cls.Config, options, f"mixer '{name}'")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        mixer = cls(checked, width)
+    for parameter in mixer.parameters():
+        _stir(parameter)
+    return mixer
 
 
 def _stir(parameter: nn.Parameter) -> None:
@@ -100,140 +128,3 @@ def _stir(parameter: nn.Parameter) -> None:
     noise = torch.randn(parameter.shape, generator=generator)
     with torch.no_grad():
         parameter.add_(0.3 * noise.to(parameter.dtype))
-
-
-class Alone(nn.Module):
-    """A mixer with its state as separate arguments and results, for capture."""
-
-    def __init__(self, mixer: SequenceMixer) -> None:
-        """Keep the order of the mixer's state."""
-        super().__init__()
-        self.mixer = mixer
-        self._keys = list(mixer.state_spec())
-
-    def forward(self, x: Tensor, positions: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """``(y, *state after)``."""
-        given = dict(zip(self._keys, state, strict=True))
-        y, after = call(self.mixer, x, positions, given)
-        return (y, *(after[key] for key in self._keys))
-
-
-def _capture(subject: _Subject, mixer: SequenceMixer) -> Program:
-    specs = mixer.state_spec()
-    states = [f"state.0.{key}" for key in specs]
-    example = fresh_state_with_past(mixer, 2, 3, torch.float32)
-    captured = capture_function(
-        Alone(mixer),
-        [
-            random_input(2, 5, subject.width, torch.float32),
-            torch.arange(3, 8).expand(2, -1),
-            *example,
-        ],
-        input_names=["x", "positions", *states],
-        output_names=["y", *states],
-        dynamic=[("B", "S", None), ("B", "S"), *(_axes(s) for s in specs.values())],
-        dims=[DimInfo("B", 1), DimInfo("S", 1), *_past_dims(specs)],
-        name=subject.name.replace("-", "_"),
-        prefix="mixer.",
-    )
-    return Program(captured.module, Weights.of_tensors(captured.weights), subject.config)
-
-
-def fresh_state_with_past(
-    mixer: SequenceMixer, batch: int, past: int, dtype: torch.dtype
-) -> list[Tensor]:
-    """Zeros in the shape of a state after ``past`` tokens."""
-    fresh = fresh_state(mixer, batch, dtype)
-    return [
-        torch.zeros(spec.shape(batch, past), dtype=fresh[key].dtype)
-        for key, spec in mixer.state_spec().items()
-    ]
-
-
-def _axes(spec: StateSpec) -> tuple[str | None, ...]:
-    return tuple(axis if isinstance(axis, str) else None for axis in spec.axes)
-
-
-def _past_dims(specs: Mapping[str, StateSpec]) -> list[DimInfo]:
-    return [DimInfo("P", 0)] if any(spec.grows for spec in specs.values()) else []
-
-
-def _check_backends(
-    subject: _Subject, names: Sequence[str] | None, notes: list[str]
-) -> Iterator[Row]:
-    mixer = subject.build(torch.float32)
-    try:
-        program = _capture(subject, mixer)
-    except (CaptureError, IRError) as error:
-        yield Row("capture", "torch.export", 1.0, 0.0, str(error))
-        return
-    text = show(program.module)
-    again = show(parse(text, registry.op_table()))
-    yield Row("text round trip", "ir", 0.0 if again == text else 1.0, 0.0)
-    judge = compile(program, "reference", options={"judge": True}, cache=False)
-    wanted = registry.names("backends") if names is None else names
-    for name in wanted:
-        try:
-            runner = _runner(name, mixer, program)
-        except (BackendError, PluginError) as error:
-            if names is not None:
-                raise
-            notes.append(f"backend '{name}' was not checked: {error}")
-            continue
-        except IRError as error:
-            yield Row("compiles", name, 1.0, 0.0, str(error))
-            continue
-        yield from _compare(subject, mixer, name, runner, judge)
-
-
-def _runner(name: str, mixer: SequenceMixer, program: Program) -> Executable | Alone:
-    if name == "torch":
-        return Alone(mixer)
-    backend = cast(type[Backend], registry.get("backends", name))()
-    return compile(program, backend, cache=False)
-
-
-def _compare(
-    subject: _Subject,
-    mixer: SequenceMixer,
-    name: str,
-    runner: Executable | Alone,
-    judge: Executable,
-) -> Iterator[Row]:
-    """Each length from a state that the judge computed, against the judge."""
-    keys = [f"state.0.{key}" for key in mixer.state_spec()]
-    for batch, length, past in LENGTHS:
-        x = random_input(batch, past + length, subject.width, torch.float32, seed=6)
-        positions = torch.arange(past + length).expand(batch, -1)
-        state = {f"state.0.{k}": t for k, t in fresh_state(mixer, batch, torch.float32).items()}
-        if past:
-            out = judge.run("forward", _inputs(x[:, :past], positions[:, :past], state))
-            state = {k: out[k].to(state[k].dtype) for k in keys}
-        inputs = _inputs(x[:, past:], positions[:, past:], state)
-        expected, found = judge.run("forward", inputs), _run(runner, inputs, keys)
-        entry = "step" if length == 1 else "prefill with state" if past else "prefill"
-        detail = f"B={batch} S={length} P={past}"
-        error = max(distance(found[k], expected[k]) for k in ("y", *keys))
-        yield Row(entry, f"{name} f32", error, TOLERANCES["f32"], detail)
-
-
-def _inputs(x: Tensor, positions: Tensor, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {"x": x, "positions": positions.contiguous(), **state}
-
-
-def _run(
-    runner: Executable | Alone, inputs: dict[str, Tensor], keys: list[str]
-) -> dict[str, Tensor]:
-    if isinstance(runner, Executable):
-        return runner.run("forward", inputs)
-    with torch.no_grad():
-        out = runner(inputs["x"], inputs["positions"], *(inputs[key] for key in keys))
-    return dict(zip(["y", *keys], out, strict=True))
-
-
-def _short(options: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={value}" for key, value in options.items())
-
-
-def _prefixed(prefix: str, row: Row) -> Row:
-    return Row(row.check, f"{prefix}{row.where}", row.error, row.tolerance, row.detail)

@@ -7,12 +7,13 @@ from seqmix_ir.passes.cse import cse
 from seqmix_ir.passes.dce import dce
 from seqmix_ir.passes.fold import fold
 from seqmix_ir.passes.legalize import Impossible, Legality, Legalization, explain, legalize
-from seqmix_ir.passes.pipeline import Watcher, lower
+from seqmix_ir.passes.pipeline import STEPS, Watcher, lower
 from seqmix_ir.passes.rewrite import Rule, map_blocks, rewrite_block, rewrite_module
 from seqmix_ir.passes.simplify import NAMED_RULES
 
 __all__ = [
     "NAMED_RULES",
+    "STEPS",
     "Impossible",
     "Legality",
     "Legalization",

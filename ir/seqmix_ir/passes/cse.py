@@ -23,11 +23,15 @@ def _cse_block(block: Block) -> Block:
     for op in block.ops:
         operands = tuple(None if v is None else env.get(v, v) for v in op.operands)
         body = None if op.body is None else _cse_block(op.body)
-        moved = Op(op.defn, operands, op.results, body, op.loc)
+        same = operands == op.operands and body is op.body
+        moved = op if same else Op(op.defn, operands, op.results, body, op.loc)
+        # By spelling: 0.0 equals -0.0, and True equals 1, but they do not compute the same.
         key = (type(op.defn), repr(op.defn), operands)
         known = seen.setdefault(key, moved) if body is None else moved
         if known is moved:
             kept.append(moved)
         else:
             env.update(zip(op.results, known.results, strict=True))
+    if tuple(kept) == block.ops:
+        return block
     return Block(block.params, tuple(kept), tuple(env.get(r, r) for r in block.results))

@@ -14,12 +14,17 @@ def dce(module: Module) -> Module:
 
 
 def dce_block(block: Block) -> Block:
-    """The block without dead ops; an op with several results stays while one of them is read."""
+    """The block without dead ops, the same object if there are none.
+
+    An op with several results stays while one of them is read.
+    """
     live: set[Value] = set(block.results)
     kept: list[Op] = []
     for op in reversed(block.ops):
         if not live.isdisjoint(op.results):
             body = None if op.body is None else dce_block(op.body)
-            kept.append(op if body is None else Op(op.defn, op.operands, op.results, body, op.loc))
+            same = body is op.body
+            kept.append(op if same else Op(op.defn, op.operands, op.results, body, op.loc))
             live.update(v for v in op.operands if v is not None)
-    return Block(block.params, tuple(reversed(kept)), block.results)
+    kept.reverse()
+    return block if tuple(kept) == block.ops else Block(block.params, tuple(kept), block.results)

@@ -8,7 +8,6 @@ import numpy as np
 
 from seqmix_ir.builder import Builder
 from seqmix_ir.defn import Array
-from seqmix_ir.errors import IRError
 from seqmix_ir.graph import Module, Op, Value
 from seqmix_ir.interpret import NUMPY_DTYPES, evaluate_op
 from seqmix_ir.ops import Constant, Expand, Iota, SizeOf, Weight, constant
@@ -19,6 +18,7 @@ __all__ = ["LARGEST", "fold"]
 LARGEST = 64
 """The most elements that a folded constant may have: larger tables stay ops."""
 
+# An expanded constant is cheaper than the table it stands for.
 _KEPT = (Constant, Weight, Expand)
 
 
@@ -38,8 +38,9 @@ def _fold_op(b: Builder, op: Op) -> tuple[Value, ...] | None:
     arrays = [None if p is None else _array(p) for p in producers]
     try:
         results = evaluate_op(op, arrays)
-    except IRError:
-        # A size without a value, or an op that refuses these operands: leave it for run time.
+    except Exception:
+        # A size without a value, an index out of range, an op that cannot take these operands:
+        # whatever it is, it belongs to the run, where the error is explained.
         return None
     return tuple(
         constant(b, array, value.type.dtype)

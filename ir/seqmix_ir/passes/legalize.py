@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from seqmix_ir.builder import Builder
+from seqmix_ir.defn import OpDef
 from seqmix_ir.errors import IRError
 from seqmix_ir.graph import Block, Module, Op, Value
 from seqmix_ir.passes.rewrite import map_blocks
+from seqmix_ir.types import TensorType
 
 __all__ = ["Impossible", "Legality", "Legalization", "explain", "legalize"]
 
-_DEEPEST = 32
-"""More nested decompositions than this mean that two ops decompose into each other."""
+_Key: TypeAlias = tuple[type[OpDef], str, tuple[TensorType | None, ...]]
+
+_DEEPEST = 16
+"""More nested decompositions than this mean that they do not come to an end."""
 
 
 class Legality(Protocol):
@@ -33,7 +37,7 @@ class Legality(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """An op that the backend refuses and that has no decomposition."""
+    """An op that the backend refuses and that cannot be decomposed; ``reason`` says both."""
 
     op: str
     loc: str
@@ -56,8 +60,8 @@ def legalize(module: Module, legality: Legality) -> tuple[Module, Legalization]:
         first = record.impossible[0]
         more = len(record.impossible) - 1
         raise IRError(
-            f"backend '{legality.name}' cannot run '{first.op}' at {first.loc}: {first.reason}, "
-            "and it has no decomposition" + (f" ({more} more like it)" if more else "")
+            f"{first.loc}: backend '{legality.name}' cannot run '{first.op}': {first.reason}"
+            + (f" ({more} more such ops; explain() lists them)" if more else "")
         )
     return legal, record
 
@@ -78,53 +82,66 @@ class _Legalizer:
         self._legality = legality
         self._record = record
 
-    def block(self, block: Block, depth: int = 0) -> Block:
-        """The block with every refused op replaced by its decomposition."""
+    def block(self, block: Block, above: tuple[_Key, ...] = ()) -> Block:
+        """The block with every refused op replaced; ``above`` are the ops it is made of."""
         b = Builder()
         env: dict[Value, Value] = {}
         for op in block.ops:
             operands = tuple(None if v is None else env.get(v, v) for v in op.operands)
-            moved = Op(op.defn, operands, op.results, op.body, op.loc)
-            env.update(zip(op.results, self._op(b, moved, depth), strict=True))
+            same = operands == op.operands
+            moved = op if same else Op(op.defn, operands, op.results, op.body, op.loc)
+            env.update(zip(op.results, self._op(b, moved, above), strict=True))
         return b.block(block.params, tuple(env.get(r, r) for r in block.results))
 
-    def _op(self, b: Builder, op: Op, depth: int) -> tuple[Value, ...]:
+    def _op(self, b: Builder, op: Op, above: tuple[_Key, ...]) -> tuple[Value, ...]:
         """Append the op, or what it decomposes into; its results afterwards."""
         reason = self._legality.supports(op)
         if reason is None:
             self._record.native[op.name] += 1
-            body = None if op.body is None else self.block(op.body, depth)
+            body = None if op.body is None else self.block(op.body, above)
             b.append(Op(op.defn, op.operands, op.results, body, op.loc))
             return op.results
-        style = self._style(op, reason, depth)
+        style = self._style(op, reason, above)
         if style is None:
             b.append(op)
             return op.results
-        return self._decompose(b, op, style, depth)
+        return self._decompose(b, op, style, above)
 
-    def _style(self, op: Op, reason: str, depth: int) -> str | None:
+    def _style(self, op: Op, reason: str, above: tuple[_Key, ...]) -> str | None:
         """The decomposition to take, recorded; None when there is none."""
         styles = list(op.defn.decompositions())
-        wanted = [s for s in self._legality.prefer(op) if s in styles]
-        if not styles or depth > _DEEPEST:
-            why = f"{reason} (decompositions nest too deeply)" if styles else reason
-            self._record.impossible.append(Impossible(op.name, str(op.loc), why))
+        why = ""
+        if not styles:
+            why = "it has no decomposition"
+        elif _key(op) in above or len(above) >= _DEEPEST:
+            why = "its decomposition leads back to itself"
+        if why:
+            impossible = Impossible(op.name, str(op.loc), f"{reason}, and {why}")
+            self._record.impossible.append(impossible)
             return None
+        wanted = [s for s in self._legality.prefer(op) if s in styles]
         style = (wanted or styles)[0]
         self._record.decomposed.setdefault(op.name, f"{style}: {reason}")
         return style
 
-    def _decompose(self, b: Builder, op: Op, style: str, depth: int) -> tuple[Value, ...]:
+    def _decompose(
+        self, b: Builder, op: Op, style: str, above: tuple[_Key, ...]
+    ) -> tuple[Value, ...]:
         inner = Builder(op.loc.inside(f"{op.name}.{style}"))
         results = op.defn.decompositions()[style](inner, op)
-        for old, new in zip(op.results, results, strict=True):
-            if old.type != new.type:
-                raise IRError(
-                    f"{op.loc}: decomposition '{style}' of '{op.name}' gives {new.type}, "
-                    f"expected {old.type}"
-                )
+        wanted, got = [v.type for v in op.results], [v.type for v in results]
+        if wanted != got:
+            raise IRError(
+                f"{op.loc}: decomposition '{style}' of '{op.name}' gives "
+                f"({', '.join(map(str, got))}), expected ({', '.join(map(str, wanted))})"
+            )
         params = tuple(dict.fromkeys(v for v in op.operands if v is not None))
-        part = self.block(inner.block(params, results), depth + 1)
+        part = self.block(inner.block(params, results), (*above, _key(op)))
         for made in part.ops:
             b.append(made)
         return part.results
+
+
+def _key(op: Op) -> _Key:
+    """What makes an op decompose the way it does."""
+    return (type(op.defn), repr(op.defn), op.types)

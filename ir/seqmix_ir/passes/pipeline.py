@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from seqmix_ir.graph import Module
@@ -12,9 +13,13 @@ from seqmix_ir.passes.legalize import Legality, Legalization, legalize
 from seqmix_ir.passes.rewrite import Rule
 from seqmix_ir.verify import verify
 
-__all__ = ["Watcher", "lower"]
+__all__ = ["STEPS", "Watcher", "lower"]
 
 Watcher = Callable[[str, Module], None]
+
+
+STEPS = ("captured", "canonicalized", "decomposed", "cleaned", "legalized")
+"""The names that a watcher hears, in order."""
 
 
 def lower(
@@ -27,7 +32,8 @@ def lower(
 ) -> tuple[Module, Legalization]:
     """Verify, canonicalize with the extra ``rules``, legalize, clean up, verify.
 
-    ``watch(name, module)`` is called after every step; ``verify_each`` verifies there too.
+    ``watch(name, module)`` is called after every step of :data:`STEPS`; ``verify_each`` verifies
+    there too. The record counts as native what is in the module that is returned.
     """
 
     def done(name: str, result: Module) -> Module:
@@ -41,5 +47,17 @@ def lower(
     module = done("canonicalized", canonicalize(module, rules))
     legal, record = legalize(module, legality)
     legal = done("decomposed", legal)
-    legal = done("cleaned", cse(canonicalize(legal)))
-    return done("legalized", dce(legal)), record
+    legal = done("cleaned", cse(_tidied(legal, legality)))
+    legal = done("legalized", dce(legal))
+    record.native = Counter(op.name for graph in legal.graphs for op in graph.block.walk())
+    return legal, record
+
+
+def _tidied(module: Module, legality: Legality) -> Module:
+    """The canonical form of a legal module if that is legal, else the module as it is.
+
+    A rule may join what a decomposition split because the backend refuses the whole.
+    """
+    tidy = canonicalize(module)
+    ops = (op for graph in tidy.graphs for op in graph.block.walk())
+    return tidy if all(legality.supports(op) is None for op in ops) else module

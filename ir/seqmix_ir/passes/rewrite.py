@@ -21,32 +21,41 @@ def rewrite_module(module: Module, *rules: Rule) -> Module:
 
 
 def map_blocks(module: Module, change: Callable[[Block], Block]) -> Module:
-    """The module with the block of every graph changed."""
-    graphs = tuple(graph.with_block(change(graph.block)) for graph in module.graphs)
+    """The module with the block of every graph changed; the same object if none was."""
+    blocks = [change(graph.block) for graph in module.graphs]
+    if all(new is old.block for new, old in zip(blocks, module.graphs, strict=True)):
+        return module
+    graphs = tuple(g.with_block(new) for g, new in zip(module.graphs, blocks, strict=True))
     return dataclasses.replace(module, graphs=graphs)
 
 
 def rewrite_block(block: Block, rules: Sequence[Rule]) -> Block:
-    """Rebuild one block, bodies first. A rule that answers None leaves the op as it is."""
+    """Rebuild one block, bodies first. A rule that answers None leaves the op as it is.
+
+    The result is the same object when no rule had an answer. What a rule emitted before it
+    answered None is dead code.
+    """
     b = Builder()
     env: dict[Value, Value] = {p: p for p in block.params}
+    changed = False
     for op in block.ops:
         moved = _moved(op, env, rules)
         b.loc = op.loc
         results = next((r for rule in rules if (r := rule(b, moved)) is not None), None)
+        changed = changed or results is not None or moved is not op
         if results is None:
             b.append(moved)
             continue
         for old, new in zip(op.results, _checked(moved, results), strict=True):
             env[old] = new
-    return b.block(block.params, tuple(env.get(r, r) for r in block.results))
+    return b.block(block.params, tuple(env.get(r, r) for r in block.results)) if changed else block
 
 
 def _moved(op: Op, env: dict[Value, Value], rules: Sequence[Rule]) -> Op:
     """The op on new operands, its body rewritten; the same object when nothing changed."""
     operands = tuple(None if v is None else env.get(v, v) for v in op.operands)
     body = None if op.body is None else rewrite_block(op.body, rules)
-    if operands == op.operands and body is None:
+    if operands == op.operands and body is op.body:
         return op
     return Op(op.defn, operands, op.results, body, op.loc)
 

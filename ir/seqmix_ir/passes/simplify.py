@@ -8,19 +8,25 @@ from seqmix_ir.builder import Builder
 from seqmix_ir.graph import Op, Value
 from seqmix_ir.ops import (
     Add,
+    ArgMax,
     Cast,
     ClipGradient,
     Concat,
     Constant,
+    CumSum,
     Div,
     Expand,
+    Gather,
+    GatherElements,
     Mul,
     Neg,
     Not,
     Pad,
     Reduce,
     Reshape,
+    ScatterElements,
     Slice,
+    Softmax,
     Squeeze,
     Sub,
     Transpose,
@@ -41,8 +47,25 @@ _NEUTRAL: dict[type, tuple[float, tuple[int, ...]]] = {
 """Per op: the number that changes nothing, and the operands at which it changes nothing."""
 
 
+_WITH_AXES = (
+    ArgMax,
+    Concat,
+    CumSum,
+    Gather,
+    GatherElements,
+    Pad,
+    Reduce,
+    ScatterElements,
+    Slice,
+    Softmax,
+    Squeeze,
+    Unsqueeze,
+)
+"""Ops whose axes count from the rank of the first operand (unsqueeze: of the result)."""
+
+
 def drop_neutral_operand(b: Builder, op: Op) -> tuple[Value, ...] | None:
-    """``x + 0``, ``x - 0``, ``x * 1`` and ``x / 1`` are x."""
+    """``x + 0``, ``x - 0``, ``x * 1`` and ``x / 1`` are x (``-0.0 + 0`` stays ``-0.0``)."""
     if (rule := _NEUTRAL.get(type(op.defn))) is None:
         return None
     number, places = rule
@@ -58,12 +81,20 @@ def drop_neutral_operand(b: Builder, op: Op) -> tuple[Value, ...] | None:
 
 
 def drop_same_type(b: Builder, op: Op) -> tuple[Value, ...] | None:
-    """Cast to the same dtype; reshape, expand, slice or pad to the same shape."""
-    if not isinstance(op.defn, Cast | Reshape | Expand | Slice | Pad):
+    """Cast to the same dtype; reshape or expand to the same shape."""
+    if not isinstance(op.defn, Cast | Reshape | Expand):
         return None
-    operand = op.operands[0]
-    same = operand is not None and operand.type == op.results[0].type
-    return (operand,) if same and operand is not None else None
+    (x,) = op.values
+    return (x,) if x.type == op.results[0].type else None
+
+
+def drop_whole_slice(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """A slice of everything, and a pad by nothing."""
+    match op.defn:
+        case Slice(start=0, step=1) | Pad(before=0, after=0):
+            return op.values if op.values[0].type == op.results[0].type else None
+        case _:
+            return None
 
 
 def drop_clip_gradient(b: Builder, op: Op) -> tuple[Value, ...] | None:
@@ -95,6 +126,14 @@ def join_reshapes(b: Builder, op: Op) -> tuple[Value, ...] | None:
     return None if inner is None else (b(op.defn, *inner.operands),)
 
 
+def join_expands(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """An expand of an expand is one expand."""
+    if not isinstance(op.defn, Expand):
+        return None
+    inner = b.producer(op.operands[0], Expand)
+    return None if inner is None else (b(op.defn, *inner.operands),)
+
+
 def join_transposes(b: Builder, op: Op) -> tuple[Value, ...] | None:
     """Transposes compose; one that moves nothing goes."""
     if not isinstance(op.defn, Transpose):
@@ -115,15 +154,19 @@ def normal_axes_in_order(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 
 def undo_unsqueeze(b: Builder, op: Op) -> tuple[Value, ...] | None:
-    """Squeezing the axes that were just added gives the tensor back."""
-    if not isinstance(op.defn, Squeeze):
+    """Squeezing the axes that were just added, or adding those just squeezed, gives x back."""
+    if not isinstance(op.defn, Squeeze | Unsqueeze):
         return None
-    inner = b.producer(op.operands[0], Unsqueeze)
-    if inner is None or op.operands[0] is None:
+    opposite = Unsqueeze if isinstance(op.defn, Squeeze) else Squeeze
+    if (inner := b.producer(op.operands[0], opposite)) is None:
         return None
-    rank = op.operands[0].type.rank
-    added = set(normal_axes(inner.defn.attributes()["axes"], rank))
-    return inner.values if added == set(normal_axes(op.defn.axes, rank)) else None
+    return inner.values if _axes(inner) == _axes(op) else None
+
+
+def _axes(op: Op) -> tuple[int, ...]:
+    """The axes of a squeeze or unsqueeze, counted on its longer side."""
+    axes: tuple[int, ...] = op.defn.attributes()["axes"]
+    return normal_axes(axes, max(op.values[0].type.rank, op.results[0].type.rank))
 
 
 def undo_twice(b: Builder, op: Op) -> tuple[Value, ...] | None:
@@ -135,24 +178,32 @@ def undo_twice(b: Builder, op: Op) -> tuple[Value, ...] | None:
 
 
 def choose_known_branch(b: Builder, op: Op) -> tuple[Value, ...] | None:
-    """``where`` with a constant condition is one of its branches."""
+    """``where`` with a constant condition, or with one value on both branches, is that branch."""
     if not isinstance(op.defn, Where):
         return None
-    producer = b.producer(op.operands[0], Constant)
-    if producer is None:
+    condition, yes, no = op.values
+    producer = b.producer(condition, Constant)
+    if yes is no:
+        branch = yes
+    elif producer is None or len(known := _scalars(producer.defn.attributes()["value"])) != 1:
         return None
-    value = producer.defn.attributes()["value"]
-    if not isinstance(value, bool):
-        return None
-    branch = op.values[1 if value else 2]
+    else:
+        branch = yes if True in known else no
     return (branch,) if branch.type == op.results[0].type else None
 
 
+def _scalars(value: object) -> set[object]:
+    """The distinct scalars of a literal."""
+    return {s for item in value for s in _scalars(item)} if isinstance(value, tuple) else {value}
+
+
 def count_axes_from_the_front(b: Builder, op: Op) -> tuple[Value, ...] | None:
-    """Negative axes become axes counted from the front."""
+    """Negative axes of core ops become axes counted from the front."""
     if isinstance(op.defn, Transpose):
         perm = normal_axes_in_order(op.defn.perm, op.values[0].type.rank)
         return None if perm == op.defn.perm else (b(Transpose(perm), *op.operands),)
+    if not isinstance(op.defn, _WITH_AXES):
+        return None
     attributes = op.defn.attributes()
     rank = _counted_rank(op)
     axis, axes = attributes.get("axis"), attributes.get("axes")
@@ -169,8 +220,7 @@ def _counted_rank(op: Op) -> int:
     """The rank that negative axes of an op count from."""
     if isinstance(op.defn, Unsqueeze):
         return op.results[0].type.rank
-    first = op.operands[0] if op.operands else None
-    return op.results[0].type.rank if first is None else first.type.rank
+    return op.values[0].type.rank
 
 
 def drop_empty_reduce(b: Builder, op: Op) -> tuple[Value, ...] | None:
@@ -186,10 +236,12 @@ NAMED_RULES: Mapping[str, Rule] = {
     for rule in (
         drop_neutral_operand,
         drop_same_type,
+        drop_whole_slice,
         drop_clip_gradient,
         drop_concat_of_one,
         drop_concat_of_nothing,
         join_reshapes,
+        join_expands,
         join_transposes,
         undo_unsqueeze,
         undo_twice,

@@ -10,6 +10,7 @@ from seqmix_ir.errors import IRError
 
 __all__ = ["WORD", "Source", "Token", "quoted", "tokenize", "unquoted"]
 
+_WIDTH = 100
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _TOKEN = re.compile(
@@ -44,13 +45,19 @@ class Source:
         """The error ``file:line:column: message`` with the line and a caret under the place."""
         line = self.text.count("\n", 0, at) + 1
         start = self.text.rfind("\n", 0, at) + 1
-        shown = self.text[start:].split("\n", 1)[0]
         column = at - start
+        shown, place = _clipped(self.text[start:].split("\n", 1)[0].rstrip(), column)
         # Tabs stay tabs, so that the caret stands under its place however wide they are.
-        blank = "".join("\t" if c == "\t" else " " for c in shown[:column])
-        return IRError(
-            f"{self.file}:{line}:{column + 1}: {message}\n    {shown.rstrip()}\n    {blank}^"
-        )
+        blank = "".join("\t" if c == "\t" else " " for c in shown[:place].ljust(place))
+        return IRError(f"{self.file}:{line}:{column + 1}: {message}\n    {shown}\n    {blank}^")
+
+
+def _clipped(line: str, column: int) -> tuple[str, int]:
+    """The part of a long line around a column, and where the column is in it."""
+    begin = max(0, column - _WIDTH) if len(line) > 2 * _WIDTH else 0
+    end = begin + 2 * _WIDTH
+    head, tail = ("..." if begin else ""), ("..." if end < len(line) else "")
+    return f"{head}{line[begin:end]}{tail}", column - begin + len(head)
 
 
 def quoted(name: str) -> str:
@@ -76,7 +83,9 @@ def tokenize(source: Source) -> list[Token]:
     while at < len(source.text):
         match = _TOKEN.match(source.text, at)
         if match is None:
-            raise source.error(f"unexpected character {source.text[at]!r}", at)
+            bad = source.text[at]
+            what = "the string is not closed" if bad == '"' else f"unexpected character {bad!r}"
+            raise source.error(what, at)
         kind = match.lastgroup or "space"
         if kind != "space":
             tokens.append(Token(kind, match.group(), at))

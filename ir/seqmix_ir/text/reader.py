@@ -105,15 +105,16 @@ class Reader:
         return total
 
     def _product(self, start: int) -> Size:
-        product: Size = -1 if self.take_if("-") else 1
-        product = self._bounded(product * self._factor(), start)
+        minus = self.take_if("-")
+        first = self._factor()
+        product = self._bounded(first * -1 if minus else first, start)
         while self.take_if("*"):
             product = self._bounded(product * self._factor(), start)
         return product
 
     def _bounded(self, size: Size, start: int) -> Size:
         terms = size.terms if isinstance(size, Dim) else (((), size),)
-        large = any(abs(coefficient) >= _LARGEST for _, coefficient in terms)
+        large = any(abs(coefficient) > _LARGEST for _, coefficient in terms)
         if large or len(terms) > _TERMS or self._next - start > _LONGEST:
             self.fail("this size is too large to be meant", self.tokens[start])
         return size
