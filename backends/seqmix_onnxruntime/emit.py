@@ -76,6 +76,7 @@ class Emitter:
         self._outer = outer
         self.weight_keys: dict[str, str] = {}
         self._once: dict[Any, str] = {}
+        self._made: dict[tuple[Any, ...], list[str]] = {}
 
     def block(self, block: Block, results: Sequence[str]) -> None:
         """Write all ops; the results get exactly the given names."""
@@ -98,17 +99,24 @@ class Emitter:
         domain: str = "",
         **attributes: Any,
     ) -> list[str]:
-        """Append a node and return the names of its outputs; "" is an absent input."""
-        outputs = [self.root.fresh(kind) for _ in range(count)]
+        """Append a node and return the names of its outputs; "" is an absent input.
+
+        A node that this block has already is not repeated.
+        """
         given = list(inputs)
         while given and not given[-1]:
             given.pop()
+        key = (kind, domain, tuple(given), count, repr(sorted(attributes.items())))
+        if "body" not in attributes and key in self._made:
+            return list(self._made[key])
+        outputs = [self.root.fresh(kind) for _ in range(count)]
         self.nodes.append(
             helper.make_node(kind, given, outputs, name=outputs[0], domain=domain, **attributes)
         )
         if domain:
             self.root.domains.add(domain)
-        return outputs
+        self._made[key] = outputs
+        return list(outputs)
 
     def one(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Append a node with one output."""
@@ -205,12 +213,15 @@ class Emitter:
 
     def _rename(self, old: str, new: str, first: int) -> bool:
         """Give an output of the nodes from ``first`` on the name that a result must have."""
-        made = any(old in node.output for node in self.nodes[first:])
-        if not made or old in self._once.values():
+        made = [node for node in self.nodes[first:] if old in node.output]
+        if not made:
             return False
         for node in self.nodes[first:]:
             node.output[:] = [new if name == old else name for name in node.output]
             node.input[:] = [new if name == old else name for name in node.input]
+        for key, outputs in self._made.items():
+            self._made[key] = [new if name == old else name for name in outputs]
+        self._once.update({key: new for key, name in self._once.items() if name == old})
         return True
 
     def _computed(self, size: Dim) -> str:

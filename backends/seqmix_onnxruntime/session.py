@@ -71,6 +71,8 @@ class OnnxExecutable(Executable):
         """
         definition = self._module.graph(graph)
         sizes = check_inputs(definition, inputs)
+        if self._interface.positions:
+            self._check_ids(inputs["input_ids"])
         given = {name: tensor.detach().cpu() for name, tensor in inputs.items()}
         # These must live until the session is done: it knows their addresses only.
         bound = {name: tensor.contiguous() for name, tensor in self._bound_inputs(given).items()}
@@ -107,6 +109,15 @@ class OnnxExecutable(Executable):
         if self._interface.positions:
             bound.update(self._mask(inputs))
         return bound
+
+    def _check_ids(self, ids: Tensor) -> None:
+        """BackendError that names an id out of range, which the session would not."""
+        low, high, size = int(ids.min()), int(ids.max()), self.config.vocab_size
+        if low < 0 or high >= size:
+            raise BackendError(
+                f"input_ids should be in 0..{size - 1}, found {low if low < 0 else high}; padding "
+                "has position -1, but a valid id"
+            )
 
     def _mask(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What stands for the positions in the file."""

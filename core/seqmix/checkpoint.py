@@ -118,6 +118,11 @@ def _read_own(path: Path) -> Checkpoint:
         config, weights = read_saved(path)
     except ConfigError as error:
         raise CheckpointError(f"{error}; correct {CONFIG_FILE} or save the model again") from error
+    except (RecursionError, ValueError) as error:
+        # JSON that is well-formed but too deep, or has numbers too long for Python.
+        raise CheckpointError(
+            f"{path / CONFIG_FILE}: is no usable JSON: {error}; save the model again"
+        ) from error
     return Checkpoint(config, weights, source=str(path))
 
 

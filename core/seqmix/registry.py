@@ -49,8 +49,8 @@ _failed: dict[Contribution, PluginError] = {}
 
 def names(kind: str) -> list[str]:
     """Names of one kind that are installed and not blocked, sorted; imports nothing."""
-    local = {name for k, name in _local if k == _checked(kind)}
-    return sorted(local | {c.name for c in _contributions(kind)})
+    installed = {c.name for c in _contributions(_checked(kind))}
+    return sorted(installed | {name for k, name in _local if k == kind})
 
 
 def get(kind: str, name: str) -> Any:

@@ -12,11 +12,12 @@ import numpy as np
 from seqmix.checkpoint import Checkpoint, CheckpointReader
 from seqmix.config import Kind, ModelConfig
 from seqmix.errors import CheckpointError
+from seqmix_checkpoints.chat import INSTALL
 from seqmix_checkpoints.families import LLAMA, LlamaSizes, expected_shapes
 from seqmix_checkpoints.gguf_header import GGUFHeader, TensorPlace, read_header
 from seqmix_checkpoints.huggingface import validated
 from seqmix_checkpoints.tensors import FileTensor, read_bytes, renamed
-from seqmix_checkpoints.tokenizer import INSTALL, TextTokenizer, byte_pair_tokenizer
+from seqmix_checkpoints.tokenizer import TextTokenizer, byte_pair_tokenizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

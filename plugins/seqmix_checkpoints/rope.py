@@ -42,6 +42,8 @@ def read_rope(data: Mapping[str, Any], where: str) -> tuple[Kind, int]:
     theta = rope.get("rope_theta", data.get("rope_theta", 10000.0))
     kind = _kind(rope, where)
     _refuse_unknown(rope, where)
+    _refuse_partial(data, where)
+    _refuse_partial(rope, where)
     if kind == "default":
         return Kind(kind="rope", theta=number(theta, "rope_theta", where)), trained
     key = "original_max_position_embeddings"
@@ -98,10 +100,13 @@ def _refuse_unknown(rope: Mapping[str, Any], where: str) -> None:
                 f"{where}: unknown rope key '{key}'{did_you_mean(key, known)}; "
                 f"known: {', '.join(known)}"
             )
-    if rope.get("partial_rotary_factor", 1.0) not in (None, 1, 1.0):
+
+
+def _refuse_partial(settings: Mapping[str, Any], where: str) -> None:
+    if settings.get("partial_rotary_factor", 1.0) not in (None, 1):
         raise CheckpointError(
             f"{where}: partial_rotary_factor should be 1 in a Llama, "
-            f"found {rope['partial_rotary_factor']!r}"
+            f"found {settings['partial_rotary_factor']!r}"
         )
 
 

@@ -137,11 +137,11 @@ def test_attention_chunks_change_nothing(monkeypatch):
         torch.testing.assert_close(found, want)
 
 
-@pytest.mark.parametrize("V", [6, 3])
+@pytest.mark.parametrize("V", [3, 2])
 @pytest.mark.parametrize("options", [{}, {"window": 3}, {"causal": False, "scale": 0.7}])
 def test_attention_gradients(V, options):
-    q, k, v, qp, kp = case(B=2, V=V, K=6, dtype=torch.float64)
-    bias = torch.randn(1, 4, 5, 7, dtype=torch.float64)
+    q, k, v, qp, kp = case(B=2, S=3, T=5, V=V, K=3, dtype=torch.float64)
+    bias = torch.randn(1, 4, 3, 5, dtype=torch.float64)
     sinks = torch.randn(4, dtype=torch.float64)
     inputs = [t.requires_grad_() for t in (q, k, v, bias, sinks)]
 

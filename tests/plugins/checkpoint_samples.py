@@ -99,7 +99,13 @@ def gguf_name(name: str) -> str:
     return f"blk.{layer}.{GGUF_NAMES[part]}.{leaf}"
 
 
-def write_gguf(path: Path, weights: dict[str, torch.Tensor], yarn: bool = False) -> Path:
+def write_gguf(
+    path: Path,
+    weights: dict[str, torch.Tensor],
+    yarn: bool = False,
+    pre: str = "smollm",
+    metadata: dict[str, float] | None = None,
+) -> Path:
     """A GGUF file of the same model, with a byte-level tokenizer of 37 tokens."""
     gguf = pytest.importorskip("gguf", reason="GGUF files need the package gguf")
     writer = gguf.GGUFWriter(path, "llama")
@@ -116,7 +122,9 @@ def write_gguf(path: Path, weights: dict[str, torch.Tensor], yarn: bool = False)
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(2.0)
         writer.add_rope_scaling_orig_ctx_len(64)
-    add_tokenizer(writer)
+    for key, value in (metadata or {}).items():
+        (writer.add_float32 if isinstance(value, float) else writer.add_uint16)(key, value)
+    add_tokenizer(writer, pre)
     for name, tensor in weights.items():
         heads = {"q_proj": 3, "k_proj": 1}.get(name.split(".")[-2], 0)
         array = interleave(tensor, heads) if heads else tensor.numpy()
@@ -128,13 +136,13 @@ def write_gguf(path: Path, weights: dict[str, torch.Tensor], yarn: bool = False)
     return path
 
 
-def add_tokenizer(writer: Any) -> None:
+def add_tokenizer(writer: Any, pre: str) -> None:
     """Lower-case letters, a space, one merge and two special tokens."""
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
     tokens = ["<s>", "</s>", *letters, "Ġ", "th"]
     tokens += [f"<unused{n}>" for n in range(SIZES["vocab_size"] - len(tokens))]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_merges(["t h"])
     writer.add_token_types([3, 3] + [1] * (len(tokens) - 2))

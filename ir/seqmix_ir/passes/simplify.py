@@ -223,14 +223,6 @@ def _counted_rank(op: Op) -> int:
     return op.values[0].type.rank
 
 
-def drop_empty_reduce(b: Builder, op: Op) -> tuple[Value, ...] | None:
-    """Reducing no axis changes nothing."""
-    if not isinstance(op.defn, Reduce) or op.defn.axes:
-        return None
-    same = op.values[0].type == op.results[0].type
-    return op.values if same and op.defn.kind not in ("any", "all") else None
-
-
 NAMED_RULES: Mapping[str, Rule] = {
     rule.__name__: rule
     for rule in (
@@ -247,6 +239,5 @@ NAMED_RULES: Mapping[str, Rule] = {
         undo_twice,
         choose_known_branch,
         count_axes_from_the_front,
-        drop_empty_reduce,
     )
 }
