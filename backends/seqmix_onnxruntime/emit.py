@@ -53,6 +53,8 @@ class Root:
     domains: set[str] = field(default_factory=set)
     sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Per dimension name: the input, and its axis, that show the size at run time."""
+    positive: frozenset[Any] = frozenset()
+    """Dimension names that are never 0."""
     transposed: frozenset[str] = frozenset()
     """Keys of the weights that only a ``linear`` reads: the file holds these transposed."""
     reserved: frozenset[str] = frozenset()

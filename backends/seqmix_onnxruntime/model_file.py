@@ -43,6 +43,7 @@ def make_model(
 ) -> tuple[ModelProto, Arrays]:
     """The file without its weights, and these by name of the initializer, each made on demand."""
     root = Root(weights, EMITTERS, transposed=only_turned(graph.block))
+    root.positive = frozenset(info.name for info in graph.dims if info.min > 0)
     emitter = Emitter(root)
     inputs = {hint: interface.inputs.get(hint, hint) for hint in graph.inputs}
     if interface.positions:

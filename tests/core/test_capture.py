@@ -30,7 +30,9 @@ class Function(nn.Module):
         return self.function(*args)
 
 
-def captured(module: nn.Module, axes, dtypes=None, results: int = 1) -> tuple[Captured, Callable]:
+def captured(
+    module: nn.Module, axes, dtypes=None, results: int = 1
+) -> tuple[Captured, Callable[..., list[Tensor]]]:
     """The module captured at (2, 5, 7), and a maker of its arguments at other sizes."""
     dtypes = dtypes or [torch.float32] * len(axes)
 
@@ -292,8 +294,8 @@ class Cell(nn.Module):
         self.passed, self.axis, self.reverse = passed, axis, reverse
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-        w = (self.lstm.weight_ih_l0, self.lstm.weight_hh_l0)
-        bias = self.lstm.bias_ih_l0 + self.lstm.bias_hh_l0
+        inner, outer, *biases = self.lstm.parameters()
+        w, bias = (inner, outer), biases[0] + biases[1]
 
         def cell(carries, slices, constants):
             (h, c), (x,) = carries, slices

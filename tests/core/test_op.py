@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -122,7 +122,7 @@ def test_saved_tensors_are_dropped_from_calls_and_reach_backward():
         seen.append((len(operands), len(outputs), needs, size))
         return [grads[0] * size * outputs[1] / outputs[1], None]
 
-    cls = ir_op(type("Saves", (Blocks,), {"name": "saves_exp", "__annotations__": {}}))
+    cls: Any = ir_op(type("Saves", (Blocks,), {"name": "saves_exp", "__annotations__": {}}))
     cls.infer = lambda self, x, bias: (x,)
     bound = op(cls, eager=eager, backward=backward, saved={"exp": lambda defn, x, bias: x})
     x = torch.randn(4, requires_grad=True)
@@ -161,6 +161,7 @@ def test_a_device_kernel_is_replaced_once_and_keeps_its_gradient():
     with torch.no_grad():
         assert torch.equal(bound(x, None, size=3), y)
     y.sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, torch.ones(2, 6))
     with pytest.raises(PluginError, match="already replaced"):
         replace(bound.name, "cpu", blocks)
@@ -175,6 +176,7 @@ def test_a_backward_kernel_is_replaced():
     )
     x = torch.zeros(2, 6, requires_grad=True)
     bound(x, None, size=3).sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, torch.full((2, 6), 7.0))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -60,6 +62,7 @@ def test_clipped_gradients_flow_through_the_loop():
     x = torch.zeros(1, 4, requires_grad=True)
     (last,), _ = scan(cell, (torch.zeros(1),), (x,))
     (last * 5).sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, torch.ones(1, 4))
 
 
@@ -101,7 +104,7 @@ def test_a_carry_that_changes_its_type_is_refused(new, text):
 
 def test_wrong_arguments_are_refused():
     x, h = torch.ones(2, 3), torch.zeros(2)
-    cases = [
+    cases: list[Any] = [
         (((h,), (x[:, :0],)), {}, "length 0 along axis 1"),
         (((h,), (x, x[:, :2])), {}, r"lengths \[3, 2\] along axis 1"),
         (((h,), ()), {}, "1 carries and 0 sequences"),

@@ -84,11 +84,13 @@ def modules(draw: st.DrawFn) -> Module:
     params = [Value(TensorType("f32", draw(_shapes())), name) for name in names]
     b = Builder()
     values = list(params)
-    for _ in range(draw(st.integers(0, 8))):
+    for _ in range(draw(st.integers(1, 8))):
         b.loc = draw(_LOCS)
         values.extend(draw(_application(b, values)))
-    results = draw(st.lists(st.sampled_from(values), max_size=3))
-    block = b.block(params, results)
+    results = [*draw(st.lists(st.sampled_from(values), max_size=2)), values[-1]]
+    # One more input binds every name.
+    bound = Value(TensorType("bool", tuple(map(dim, NAMES))), "all sizes")
+    block = b.block([bound, *params], results)
     outputs = tuple(f"out {i}" if i % 2 else f"out.{i}" for i in range(len(results)))
     dims = tuple(
         DimInfo(

@@ -34,13 +34,13 @@ def _read(text: str) -> Size:
 
 
 @given(expressions(), bindings())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_size_is_the_number_that_integers_give(e: Expression, binding: dict[str, int]) -> None:
     assert evaluate_size(e.size, binding) == e.value(binding)
 
 
 @given(expressions(), bindings())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_substitution_in_two_steps_is_evaluation(e: Expression, binding: dict[str, int]) -> None:
     some = dict(list(binding.items())[:2])
     half = substitute_size(e.size, some)
@@ -49,7 +49,7 @@ def test_substitution_in_two_steps_is_evaluation(e: Expression, binding: dict[st
 
 
 @given(expressions(), bindings())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_names_may_become_sizes(e: Expression, binding: dict[str, int]) -> None:
     renamed = substitute_size(e.size, {"B": S + 1, "S": 2 * P, "P": B})
     meant = {"B": binding["S"] + 1, "S": 2 * binding["P"], "P": binding["B"]}
@@ -57,7 +57,7 @@ def test_names_may_become_sizes(e: Expression, binding: dict[str, int]) -> None:
 
 
 @given(expressions(), expressions(), expressions())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_equal_by_the_laws_is_equal_in_form(x: Expression, y: Expression, z: Expression) -> None:
     a, b, c = x.size, y.size, z.size
     assert a + b == b + a
@@ -75,13 +75,13 @@ def test_equal_by_the_laws_is_equal_in_form(x: Expression, y: Expression, z: Exp
 
 
 @given(expressions())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_text_of_a_size_reads_back(e: Expression) -> None:
     assert _read(show_size(e.size)) == e.size
 
 
 @given(expressions(), st.integers(1, 7))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_division_takes_out_what_divides(e: Expression, by: int) -> None:
     assert floordiv(e.size * by, by) == e.size == ceildiv(e.size * by, by)
     assert floordiv(e.size * by + (by - 1), by) == e.size

@@ -13,8 +13,8 @@ from seqmix_ir.interpret import NUMPY_DTYPES
 from seqmix_ir.passes import canonicalize, cse, dce, fold
 from tests.ir.random_graphs import modules
 
-LOOSE = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-SIZES = {"B": 2, "S": 3, "P": 0}
+LOOSE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SIZES = {"B": 2, "S": 3, "P": 1}
 
 
 @given(modules())
@@ -57,7 +57,7 @@ def test_passes_keep_what_modules_compute(module: Module, seed: int) -> None:
     try:
         expected = Interpreter(module, weights).run("main", inputs)
     except IRError:
-        return  # A negative size, or one that no input binds.
+        return  # An index range of negative length.
     for change in (canonicalize, fold, cse, dce):
         found = Interpreter(change(module), weights).run("main", inputs)
         for key, array in expected.items():

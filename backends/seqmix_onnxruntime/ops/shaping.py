@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqmix_ir.dims import Size, symbols_of
+from seqmix_ir.dims import Dim, Size
 from seqmix_ir.graph import Op
 from seqmix_ir.interpret import NUMPY_DTYPES
 from seqmix_onnxruntime.emit import Emit, Emitter
@@ -20,14 +20,20 @@ def _reshape(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     for axis, size in enumerate(after):
         kept = axis < len(before) and before[axis] == size and size != 0
         target.append(size if isinstance(size, int) else 0 if kept else -1)
-    if target.count(-1) > 1 or (-1 in target and _may_be_empty(before)) or 0 in after:
+    if target.count(-1) > 1 or (-1 in target and _may_be_empty(e, before)) or 0 in after:
         return [e.one("Reshape", inputs[0], e.shape(after))]
     return [e.one("Reshape", inputs[0], e.ints(*target))]
 
 
-def _may_be_empty(shape: tuple[Size, ...]) -> bool:
+def _may_be_empty(e: Emitter, shape: tuple[Size, ...]) -> bool:
     """Whether a size may be 0, so that another cannot be inferred: the past may be empty."""
-    return any(not isinstance(s, int) and symbols_of(s) == {"P"} for s in shape)
+    return not all(isinstance(size, int) or _is_positive(e, size) for size in shape)
+
+
+def _is_positive(e: Emitter, size: Dim) -> bool:
+    """Sums of products, of which at least one has positive factors only."""
+    rises = all(coefficient > 0 for _, coefficient in size.terms)
+    return rises and any(set(monomial) <= e.root.positive for monomial, _ in size.terms)
 
 
 def _transpose(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
