@@ -45,12 +45,11 @@ Emit: TypeAlias = "Callable[[Emitter, Op, list[str]], Sequence[str]]"
 
 @dataclass
 class Root:
-    """What all blocks of one file share: initializers, sizes, the choice of operator sets."""
+    """What all blocks of one file share: initializers, sizes, names."""
 
     weights: Weights
     emitters: dict[str, Emit]
     initializers: dict[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)
-    domains: set[str] = field(default_factory=set)
     sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Per dimension name: the input, and its axis, that show the size at run time."""
     positive: frozenset[Any] = frozenset()
@@ -97,8 +96,6 @@ class Emitter:
         kind: str,
         inputs: Sequence[str],
         count: int = 1,
-        *,
-        domain: str = "",
         **attributes: Any,
     ) -> list[str]:
         """Append a node and return the names of its outputs; "" is an absent input.
@@ -108,15 +105,11 @@ class Emitter:
         given = list(inputs)
         while given and not given[-1]:
             given.pop()
-        key = (kind, domain, tuple(given), count, repr(sorted(attributes.items())))
+        key = (kind, tuple(given), count, repr(sorted(attributes.items())))
         if "body" not in attributes and key in self._made:
             return list(self._made[key])
         outputs = [self.root.fresh(kind) for _ in range(count)]
-        self.nodes.append(
-            helper.make_node(kind, given, outputs, name=outputs[0], domain=domain, **attributes)
-        )
-        if domain:
-            self.root.domains.add(domain)
+        self.nodes.append(helper.make_node(kind, given, outputs, name=outputs[0], **attributes))
         self._made[key] = outputs
         return list(outputs)
 

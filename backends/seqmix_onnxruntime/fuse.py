@@ -2,8 +2,8 @@
 
 Attention and RotaryEmbedding accept heads side by side, ``[B, S, H * K]``, as projections give
 them, and Attention appends the new keys and values to the past by itself. That saves the reshapes,
-the transposes and one copy of the cache: 0.24 ms of 0.57 ms per layer without its projections at
-512 past tokens, 9 heads of 64.
+the transposes and one copy of the cache: about 0.1 ms of the 0.57 ms that attention and its four
+projections take per layer, for one token after 512, 9 heads of 64 on two cores.
 
 B batch, H query heads, G key heads, S queries, P past, T keys, K key size, V value size.
 """
@@ -95,12 +95,7 @@ class _CacheFuser:
 
     def rewritten(self) -> Block:
         """The block with every attention that has a plan replaced."""
-        finder = Builder(ops=list(self._block.ops))
-        finder._made_by.update(self._made_by)
-        plans: dict[Op, _Plan] = {}
-        for i, op in enumerate(self._block.ops):
-            if isinstance(op.defn, Attention) and (plan := self._plan(finder, i, op)) is not None:
-                plans[op] = plan
+        plans = self._plans()
         gone = {cache.joined for plan in plans.values() for cache in plan.caches or ()}
         env: dict[Value, Value] = {}
         for op in self._block.ops:
@@ -116,6 +111,14 @@ class _CacheFuser:
                 self._b.append(moved)
         results = [env.get(v, v) for v in self._block.results]
         return self._b.block(self._block.params, results)
+
+    def _plans(self) -> dict[Op, _Plan]:
+        finder, plans = Builder(), {}
+        for i, op in enumerate(self._block.ops):
+            if isinstance(op.defn, Attention) and (plan := self._plan(finder, i, op)) is not None:
+                plans[op] = plan
+            finder.append(op)
+        return plans
 
     def _plan(self, finder: Builder, index: int, op: Op) -> _Plan | None:
         q, k, v = op.operands[:3]

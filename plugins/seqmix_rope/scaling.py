@@ -71,7 +71,8 @@ def correction_range(
     """Pair indices between which the ramp rises: ``beta_fast`` gives the lower one.
 
     Clamped to 0 and d - 1, not d/2 - 1, as released models were trained; equal ends are moved
-    apart by 0.001.
+    apart by 0.001. A range that lies outside altogether ends up at that end: every pair is kept
+    where the context is very long, and all but the first are stretched where it is very short.
     """
 
     def pair_turning(times: float) -> float:
@@ -81,7 +82,7 @@ def correction_range(
     low, high = pair_turning(beta_fast), pair_turning(beta_slow)
     if truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, rotary_dim - 1)
+    low, high = (min(max(end, 0), rotary_dim - 1) for end in (low, high))
     return low, high + (0.001 if low == high else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Self
 
 from pydantic import Field, PositiveInt, model_validator
@@ -22,7 +23,7 @@ class YarnConfig(RopeConfig):
     ``scale_softmax`` then multiplies the logits by the square of the latter, as DeepSeek models do.
     """
 
-    factor: float = Field(ge=1)
+    factor: float = Field(gt=0)
     original_context_length: PositiveInt
     beta_fast: float = Field(default=32.0, gt=0)
     beta_slow: float = Field(default=1.0, gt=0)
@@ -46,6 +47,13 @@ class YarnConfig(RopeConfig):
             )
         if self.scale_softmax and not self.mscale_all_dim:
             raise ValueError("scale_softmax needs mscale_all_dim, the magnitude that it squares")
+        if self.factor < 1:
+            # Released configurations have it, so it loads; whoever meant 1 / factor should know.
+            warnings.warn(
+                f"yarn: factor is {self.factor}, expected at least 1: a factor below 1 shrinks the "
+                "context; give extended length / original length",
+                stacklevel=2,
+            )
         return self
 
 

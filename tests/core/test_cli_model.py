@@ -13,7 +13,8 @@ from tests.core import tiny
 
 from seqmix import registry
 from seqmix.checkpoint import Checkpoint, CheckpointReader
-from seqmix.cli import run
+from seqmix.cli import invoke
+from seqmix.errors import BackendError
 from seqmix.generate import generate
 from seqmix.model import Model
 from seqmix.storage import load_model, save_model
@@ -94,14 +95,14 @@ def continuation(prompt: str, count: int, **options: Any) -> str:
 
 
 def test_info(capsys: Capture) -> None:
-    assert run(["info", NAME, "--json"]) == 0
+    assert invoke(["info", NAME, "--json"]) == 0
     card = json.loads(capsys.readouterr().out)
     assert card["parameters"] == make().parameter_count()
     assert card["layers with a state"] == 1
     assert card["context"] == 24
     assert card["branches"] == "1 attention"
     assert card["state bytes per token"] == 2 * 6 * 4 + 8
-    assert run(["info", NAME, "--rope", "yarn:2"]) == 0
+    assert invoke(["info", NAME, "--rope", "yarn:2"]) == 0
     table = capsys.readouterr().out
     assert re.search(r"context\s*│\s*48\b", table)
     assert "yarn" in table
@@ -110,12 +111,12 @@ def test_info(capsys: Capture) -> None:
 def test_info_of_a_configuration(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "toy.json"
     path.write_text(make().config.to_json(), encoding="utf-8")
-    assert run(["info", str(path), "--json"]) == 0
+    assert invoke(["info", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["source"] == str(path)
 
 
 def test_run_prints_the_whole_continuation(capsys: Capture) -> None:
-    assert run(["run", NAME, "--prompt", "hello", "--max-tokens", "6"]) == 0
+    assert invoke(["run", NAME, "--prompt", "hello", "--max-tokens", "6"]) == 0
     captured = capsys.readouterr()
     assert captured.out == continuation("hello", 6) + "\n"
     assert re.fullmatch(r"6 tokens in \d+\.\d\d s, prompt of 5 tokens included\n", captured.err), (
@@ -125,7 +126,7 @@ def test_run_prints_the_whole_continuation(capsys: Capture) -> None:
 
 def test_run_with_a_seed_and_a_chat(capsys: Capture) -> None:
     sampling = ["--temperature", "1.5", "--seed", "7", "--max-tokens", "9"]
-    assert run(["run", NAME, "--prompt", "abc", "--chat", *sampling]) == 0
+    assert invoke(["run", NAME, "--prompt", "abc", "--chat", *sampling]) == 0
     expected = continuation("zabcz", 9, temperature=1.5, seed=7)
     assert capsys.readouterr().out == expected + "\n"
 
@@ -133,26 +134,26 @@ def test_run_with_a_seed_and_a_chat(capsys: Capture) -> None:
 @pytest.mark.filterwarnings("always")
 def test_run_past_the_context_warns_and_rope_extends_it(capsys: Capture) -> None:
     arguments = ["run", NAME, "--prompt", "abc", "--max-tokens", "30"]
-    assert run(arguments) == 0
+    assert invoke(arguments) == 0
     assert "warning: prompt and new tokens may reach 33 tokens" in capsys.readouterr().err
-    assert run([*arguments, "--rope", "yarn:2"]) == 0
+    assert invoke([*arguments, "--rope", "yarn:2"]) == 0
     assert "warning" not in capsys.readouterr().err
 
 
 def test_run_needs_a_tokenizer(capsys: Capture, saved: str) -> None:
-    assert run(["run", saved, "--prompt", "abc"]) == 2
+    assert invoke(["run", saved, "--prompt", "abc"]) == 2
     assert "has no tokenizer" in capsys.readouterr().err
 
 
 def test_ir_captured_and_legalized(capsys: Capture, tmp_path: Path) -> None:
-    assert run(["ir", NAME]) == 0
+    assert invoke(["ir", NAME]) == 0
     captured = capsys.readouterr().out
     assert "attention(" in captured
     assert "loc(" not in captured
     parse(captured, registry.op_table())
     file = tmp_path / "legal.txt"
     legalized = ["ir", NAME, "--stage", "legalized", "-b", "reference", "--locs", "-o", str(file)]
-    assert run(legalized) == 0
+    assert invoke(legalized) == 0
     assert capsys.readouterr().out == ""
     text = file.read_text(encoding="utf-8")
     assert "loc(" in text
@@ -160,7 +161,7 @@ def test_ir_captured_and_legalized(capsys: Capture, tmp_path: Path) -> None:
 
 
 def test_explain(capsys: Capture) -> None:
-    assert run(["explain", NAME, "-b", "reference", "--json"]) == 0
+    assert invoke(["explain", NAME, "-b", "reference", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["backend"] == "reference"
     assert found["native"]["attention"] == 1
@@ -176,11 +177,11 @@ def test_explain_what_is_decomposed_and_what_is_impossible(
 
     backend = registry.get("backends", "reference")
     monkeypatch.setattr(backend, "supports", supports)
-    assert run(["explain", NAME, "-b", "reference", "--json"]) == 1
+    assert invoke(["explain", NAME, "-b", "reference", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["decomposed"]["attention"].endswith(": no [attention] here")
     assert {lost["op"] for lost in found["impossible"]} == {"reshape"}
-    assert run(["explain", NAME, "-b", "reference"]) == 1
+    assert invoke(["explain", NAME, "-b", "reference"]) == 1
     table = capsys.readouterr().out
     assert "no [attention] here" in table
     assert "impossible" in table
@@ -189,21 +190,21 @@ def test_explain_what_is_decomposed_and_what_is_impossible(
 def test_export_and_replace(capsys: Capture, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     export = ["export", NAME, str(out), "-b", "reference"]
-    assert run(export) == 0
+    assert invoke(export) == 0
     written = sorted(out.iterdir())
     assert "seqmix.json" in [path.name for path in written]
     assert all(str(path) in capsys.readouterr().out for path in written[:1])
     assert list(out.parent.iterdir()) == [out]
-    assert run(export) == 2
+    assert invoke(export) == 2
     assert "exists; choose another folder, or replace it with --force" in capsys.readouterr().err
     (out / "left_over").write_text("", encoding="utf-8")
-    assert run([*export, "--force"]) == 0
+    assert invoke([*export, "--force"]) == 0
     assert sorted(out.iterdir()) == written
 
 
 def test_export_never_removes_what_is_no_export(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
-    assert run(["export", NAME, str(tmp_path), "-b", "reference", "--force"]) == 2
+    assert invoke(["export", NAME, str(tmp_path), "-b", "reference", "--force"]) == 2
     assert "exists and is no earlier export" in capsys.readouterr().err
     assert (tmp_path / "letter.txt").read_text(encoding="utf-8") == "dear"
 
@@ -211,11 +212,8 @@ def test_export_never_removes_what_is_no_export(capsys: Capture, tmp_path: Path)
 def test_a_failed_export_leaves_nothing(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError("disk full")
-
     monkeypatch.setattr("seqmix.cli.export.compile_model", lambda *_: FailingExecutable())
-    assert run(["export", NAME, str(tmp_path / "out"), "-b", "reference"]) == 2
+    assert invoke(["export", NAME, str(tmp_path / "out"), "-b", "reference"]) == 2
     assert "error: disk full" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -229,7 +227,7 @@ class FailingExecutable:
 
 
 def test_check_a_model(capsys: Capture, saved: str) -> None:
-    assert run(["check", saved, "-b", "reference", "--json"]) == 0
+    assert invoke(["check", saved, "-b", "reference", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is True
     assert {row["where"].split()[0] for row in report["rows"]} == {"torch", "reference"}
@@ -252,14 +250,14 @@ def test_check_tells_when_a_model_means_something_else(
         return real(self, moved, target, options)
 
     monkeypatch.setattr(registry.get("backends", "reference"), "compile", compile)
-    assert run(["check", saved]) == 1
+    assert invoke(["check", saved]) == 1
     out = capsys.readouterr().out
     assert "FAILED" in out
     assert "a note [here]" in out
 
 
 def test_check_a_mixer(capsys: Capture) -> None:
-    assert run(["check", "mlp", "-b", "reference", "--json"]) == 0
+    assert invoke(["check", "mlp", "-b", "reference", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {"splitting", "padding", "causality", "gradients"} <= {
         r["check"] for r in report["rows"]
@@ -269,14 +267,12 @@ def test_check_a_mixer(capsys: Capture) -> None:
 def test_a_backend_that_cannot_is_a_note_or_an_error(
     capsys: Capture, saved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from seqmix.errors import BackendError
-
     def refuse(model: Any, name: str) -> Any:
         raise BackendError(f"{name} is on holiday")
 
     monkeypatch.setattr("seqmix.cli.check.compile_model", refuse)
-    assert run(["check", saved, "-b", "reference"]) == 2
+    assert invoke(["check", saved, "-b", "reference"]) == 2
     assert "reference is on holiday" in capsys.readouterr().err
-    assert run(["check", saved, "--json"]) == 0
+    assert invoke(["check", saved, "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert "backend 'reference' was not checked: reference is on holiday" in notes

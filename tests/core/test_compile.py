@@ -298,7 +298,7 @@ def test_refusals(program: Program, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="'gpu' is no torch device"):
         compile(program, "torch", target="gpu")
     with pytest.raises(ConfigError, match="a model, a checkpoint or a program"):
-        compile(3)  # type: ignore[arg-type]
+        compile(3)
     with pytest.raises(BackendError, match=r"has no seqmix\.json"):
         load(tmp_path)
     (tmp_path / "seqmix.json").write_text('{"format": 99}', encoding="utf-8")

@@ -21,13 +21,13 @@ SURVEY = """
 import contextlib, io, json, sys
 import seqmix
 from seqmix import hooks, registry
-from seqmix.cli import run
+from seqmix.cli import invoke
 
 dir(seqmix), seqmix.__version__
 names = {kind: registry.names(kind) for kind in registry.KINDS}
 hooks.hook_origins()
 with contextlib.redirect_stdout(io.StringIO()) as text:
-    status = [run(arguments) for arguments in ([], ["--help"], ["run", "-h"], ["--version"])]
+    status = [invoke(arguments) for arguments in ([], ["--help"], ["run", "-h"], ["--version"])]
 print(json.dumps({"modules": list(sys.modules), "names": names, "status": status,
                   "text": text.getvalue()}))
 """

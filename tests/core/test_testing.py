@@ -106,6 +106,18 @@ class NarrowState(Sound):
         return y, {"total": after["total"].to(torch.float32)}
 
 
+class WideState(Sound):
+    """Keeps its sum in float32 at least."""
+
+    def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
+        values = self.masked(self.input(x), ctx).to(state["total"].dtype)
+        total = state["total"].unsqueeze(1) + values.cumsum(1)
+        return self.masked(self.out(total).to(x.dtype), ctx), {"total": total[:, -1]}
+
+    def state_spec(self) -> dict[str, StateSpec]:
+        return {"total": StateSpec(("B", self.width), "f32", role="recurrent")}
+
+
 class OtherState(Sound):
     def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
         y, after = super().forward(x, state, ctx)
@@ -115,6 +127,12 @@ class OtherState(Sound):
 class WrongGradient(Sound):
     def out(self, total: Tensor) -> Tensor:
         return torch.tanh(total) + total.detach()
+
+
+class WrongWeightGradient(Sound):
+    def out(self, total: Tensor) -> Tensor:
+        bias = self.input.bias
+        return torch.tanh(total) * (bias + bias.detach())
 
 
 class Branches(Sound):
@@ -164,6 +182,7 @@ def test_a_sound_mixer_passes_and_every_promise_is_tried() -> None:
         (NarrowState, "shapes"),
         (OtherState, "shapes"),
         (WrongGradient, "gradients"),
+        (WrongWeightGradient, "gradients"),
         (Branches, "capture"),
     ],
 )
@@ -204,10 +223,14 @@ def test_the_full_profile_tries_narrow_dtypes() -> None:
     assert worst["reference bf16"] > worst["reference f16"] > worst["reference f32"]
 
 
+def test_a_state_wider_than_the_model_is_welcome() -> None:
+    check(WideState, profile="full", backends=("torch", "reference")).raise_for_failures()
+
+
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"'fast' is unknown; known: quick, full"):
         check(Sound, profile="fast")
-    with pytest.raises(ConfigError, match="unknown key 'tap', did you mean 'taps'"):
+    with pytest.raises(ConfigError, match="unknown key 'tap'; did you mean 'taps'"):
         check(ShortConv, options={"tap": 2})
 
 

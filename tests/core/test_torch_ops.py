@@ -124,13 +124,14 @@ def test_attention_chunks_change_nothing(monkeypatch):
 
     module = sys.modules["seqmix.ops.attention"]
     for V in (6, 3):
-        tensors = [t.requires_grad_() if t.is_floating_point() else t for t in case(V=V)]
+        q, k, v, qp, kp = case(V=V)
+        inputs = [t.requires_grad_() for t in (q, k, v)]
         bias = torch.randn(1, 4, 5, 7, requires_grad=True)
-        want = torch.autograd.grad(attention(*tensors, bias).pow(2).sum(), [*tensors[:3], bias])
+        want = torch.autograd.grad(attention(q, k, v, qp, kp, bias).pow(2).sum(), [*inputs, bias])
         with monkeypatch.context() as patch:
             patch.setattr(module, "_LOGITS", 2 * 4 * 7 * 2)
             found = torch.autograd.grad(
-                attention(*tensors, bias).pow(2).sum(), [*tensors[:3], bias]
+                attention(q, k, v, qp, kp, bias).pow(2).sum(), [*inputs, bias]
             )
         torch.testing.assert_close(found, want)
 
@@ -152,8 +153,8 @@ def test_attention_gradients(V, options):
 
 def test_bf16_attention_computes_in_float32():
     q, k, v, qp, kp = case(K=64, V=64)
-    half = [t.to(torch.bfloat16) for t in (q, k, v)]
-    exact = attention(*(t.float() for t in half), qp, kp)
+    half = q, k, v = [t.to(torch.bfloat16) for t in (q, k, v)]
+    exact = attention(q.float(), k.float(), v.float(), qp, kp)
     for V in (64, 3):
         y = attention(half[0], half[1], half[2][..., :V], qp, kp)
         assert y.dtype == torch.bfloat16

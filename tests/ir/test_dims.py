@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.ir.random_graphs import BINDINGS, NAMES, Expression, bindings, expressions
 
 from seqmix_ir import IRError, parse
 from seqmix_ir.dims import (
@@ -20,7 +21,6 @@ from seqmix_ir.dims import (
     substitute_size,
     symbols_of,
 )
-from tests.ir.random_graphs import BINDINGS, NAMES, Expression, bindings, expressions
 
 B, S, P = dim("B"), dim("S"), dim("P")
 

@@ -1,4 +1,4 @@
-"""Legalization: exactly what is refused is decomposed, everything is recorded, nothing is silent."""
+"""Legalization: exactly what is refused is decomposed, and everything is recorded."""
 
 from __future__ import annotations
 
@@ -206,12 +206,12 @@ def test_explain_lists_and_does_not_raise() -> None:
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_decompositions_that_do_not_end_are_refused(grows: bool) -> None:
-    refuse = Only(("test.loop",))
-    with pytest.raises(IRError, match="its decomposition leads back to itself"):
-        legalize(_module(Loop(0, False)), refuse)
-    if not grows:
-        assert len(explain(_module(Loop(0, False)), refuse).impossible) == 4
+def test_decompositions_that_do_not_end_are_refused_soon(grows: bool) -> None:
+    """Each application becomes two: following them all would take 2**16 steps."""
+    module, refuse = _module(Loop(0, grows)), Only(("test.loop",))
+    with pytest.raises(IRError, match="its decomposition does not come to an end"):
+        legalize(module, refuse)
+    assert 0 < len(explain(module, refuse).impossible) < 40
 
 
 @pytest.mark.parametrize(

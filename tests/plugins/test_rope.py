@@ -143,7 +143,7 @@ def test_magnitude_rules() -> None:
         (RopeConfig, {"layout": "neox"}, "half"),
         (RopeConfig, {"thetta": 1e4}, "did you mean 'theta'"),
         (YarnConfig, {"factor": 2}, "original_context_length"),
-        (YarnConfig, {"factor": 0.5, "original_context_length": 8}, "greater than or equal to 1"),
+        (YarnConfig, {"factor": 0, "original_context_length": 8}, "greater than 0"),
         (
             YarnConfig,
             {"factor": 2, "original_context_length": 8, "attention_factor": 1, "attn_factor": 1},
@@ -160,6 +160,16 @@ def test_magnitude_rules() -> None:
 def test_bad_options_are_refused(schema: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_config(schema, options, "position")
+
+
+def test_a_factor_below_one_warns() -> None:
+    with pytest.warns(UserWarning, match=r"factor is 0\.5, expected at least 1"):
+        config = build_config(
+            YarnConfig, {"factor": 0.5, "original_context_length": 4096}, "position"
+        )
+    found = Yarn(config, head_dim=64).frequencies()
+    assert found.attention_factor == 1.0
+    assert found.inv_freq[-1] == pytest.approx(2 * rope_frequencies(64, 10000.0).inv_freq[-1])
 
 
 def test_head_size_must_fit() -> None:

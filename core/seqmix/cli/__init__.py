@@ -12,7 +12,7 @@ import typer
 from seqmix.cli.app import app
 from seqmix.errors import IRError, SeqmixError
 
-__all__ = ["app", "main", "run"]
+__all__ = ["app", "invoke", "main"]
 
 TRACEBACK = "--traceback"
 
@@ -22,10 +22,10 @@ _UsageError: Any = typer.BadParameter.__base__
 
 def main() -> None:
     """Run the command line of this process and exit."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(invoke(sys.argv[1:]))
 
 
-def run(arguments: Sequence[str]) -> int:
+def invoke(arguments: Sequence[str]) -> int:
     """Run a command line; its exit status.
 
     What a user can mend is one line on standard error and status 2; ``--traceback`` raises it.
@@ -34,14 +34,13 @@ def run(arguments: Sequence[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            return int(app(given, standalone_mode=False) or 0)
+            return int(app(given, prog_name="seqmix", standalone_mode=False) or 0)
     except (SeqmixError, IRError, OSError, _UsageError) as error:
         if TRACEBACK in arguments:
             raise
         sys.stderr.write(f"error: {_one_line(error)}\n")
         return 2
-    except typer.Abort:
-        sys.stderr.write("interrupted\n")
+    except typer.Abort:  # Some versions of typer make one of an interrupt, others status 130.
         return 130
 
 

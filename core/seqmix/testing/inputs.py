@@ -22,8 +22,15 @@ def random_input(batch: int, length: int, width: int, dtype: torch.dtype, seed: 
 
 
 def fresh_state(mixer: SequenceMixer, batch: int, dtype: torch.dtype) -> State:
-    """The state before the first token."""
-    return initial_state(mixer.state_spec(), batch, dtype=dtype)
+    """The state before the first token.
+
+    In float64 every float of the state is float64, as the judge has it: what a mixer keeps in
+    float32 whatever the model's dtype must be at least as wide as the model.
+    """
+    state = initial_state(mixer.state_spec(), batch, dtype=dtype)
+    if dtype != torch.float64:
+        return state
+    return {key: t.double() if t.is_floating_point() else t for key, t in state.items()}
 
 
 def call(mixer: SequenceMixer, x: Tensor, positions: Tensor, state: State) -> tuple[Tensor, State]:

@@ -168,7 +168,7 @@ def _gradients(mixer: SequenceMixer, width: int) -> Iterator[Row]:
     x = random_input(1, 3, width, _DTYPE, seed=5)
     with torch.no_grad():
         _, state = call(mixer, x, _positions(0, 3, 1), fresh_state(mixer, 1, _DTYPE))
-    keys = [key for key, t in state.items() if t.is_floating_point()]
+    keys = [key for key, t in state.items() if t.dtype == _DTYPE]
     weights = [p for p in mixer.parameters() if p.requires_grad]
     positions = _positions(3, 6, 1)
 

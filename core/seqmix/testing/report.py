@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ class CheckReport:
         worst: dict[tuple[str, str], Row] = {}
         for row in self.rows:
             kept = worst.setdefault((row.check, row.where), row)
-            if not row.error <= kept.error:
+            if not row.error <= kept.error and not math.isnan(kept.error):
                 worst[row.check, row.where] = row
         return list(worst.values())
 

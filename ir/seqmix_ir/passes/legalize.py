@@ -81,6 +81,7 @@ class _Legalizer:
     def __init__(self, legality: Legality, record: Legalization) -> None:
         self._legality = legality
         self._record = record
+        self._endless: set[_Key] = set()
 
     def block(self, block: Block, above: tuple[_Key, ...] = ()) -> Block:
         """The block with every refused op replaced; ``above`` are the ops it is made of."""
@@ -113,8 +114,10 @@ class _Legalizer:
         why = ""
         if not styles:
             why = "it has no decomposition"
-        elif _key(op) in above or len(above) >= _DEEPEST:
-            why = "its decomposition leads back to itself"
+        elif _key(op) in {*above, *self._endless} or len(above) >= _DEEPEST:
+            why = "its decomposition does not come to an end"
+            # Nor does any that led here; knowing it keeps branching ones from doubling the work.
+            self._endless.update(above)
         if why:
             impossible = Impossible(op.name, str(op.loc), f"{reason}, and {why}")
             self._record.impossible.append(impossible)
