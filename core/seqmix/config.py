@@ -140,7 +140,7 @@ def read_config(path: Path) -> ModelConfig:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     try:
         data = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path}: not valid {path.suffix.lstrip('.') or 'JSON'}: {error}"
         ) from error
