@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from seqmix_ir.table import OpTable
     from seqmix_ir.text import fingerprint, parse, same, show, show_graph
     from seqmix_ir.types import DType, Loc, TensorType
-    from seqmix_ir.verify import verify
+    from seqmix_ir.verifier import verify
 
 __all__ = [
     "CORE_OPS",
@@ -66,7 +66,7 @@ _HOMES = {
     "table": ("OpTable",),
     "text": ("fingerprint", "parse", "same", "show", "show_graph"),
     "types": ("DType", "Loc", "TensorType"),
-    "verify": ("verify",),
+    "verifier": ("verify",),
 }
 _MODULES = {name: module for module, exported in _HOMES.items() for name in exported}
 

@@ -11,7 +11,7 @@ from seqmix_ir.passes.cse import cse
 from seqmix_ir.passes.dce import dce
 from seqmix_ir.passes.legalize import Legality, Legalization, legalize
 from seqmix_ir.passes.rewrite import Rule
-from seqmix_ir.verify import verify
+from seqmix_ir.verifier import verify
 
 __all__ = ["STEPS", "Watcher", "lower"]
 
