@@ -108,7 +108,7 @@ def test_generation_config_has_the_last_word_on_eos(tmp_path: Path) -> None:
         ({"rope_scaling": {"type": "yarn", "rope_type": "default"}}, "remove one"),
         ({"rope_parameters": {**YARN, "factr": 3}}, "did you mean 'factor'"),
         ({"rope_parameters": {**YARN, "factor": "2"}}, "factor should be a number"),
-        ({"rope_parameters": {**YARN, "factor": 0.5}}, "factor"),
+        ({"rope_parameters": {**YARN, "factor": -2.0}}, "factor"),
         ({"rope_parameters": {**YARN, "factor": float("inf")}}, "factor should be a number"),
         ({"max_position_embeddings": [64]}, "max_position_embeddings"),
         ({"model_type": None, "architectures": 5}, "supported: llama"),
