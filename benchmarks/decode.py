@@ -139,6 +139,8 @@ def bare_matmuls(model: Any) -> Callable[[], Any]:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    # Spinning threads would disturb the contestant whose turn is next.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(
         onnx.ModelProto.SerializeToString(proto), options, providers=["CPUExecutionProvider"]
     )
