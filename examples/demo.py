@@ -38,10 +38,12 @@ def main() -> None:
     """Walk through the house once, and say what is seen on the way."""
     args = parse_arguments()
     console.rule(f"1. load {args.model}")
-    checkpoint = load(args.model, args.rope)
+    with progress("reading the checkpoint"):
+        original = resolve(args.model)
+    checkpoint = original.with_config(extend(original.config, args.rope))
     with progress("building the torch model"):
         model = Model.from_checkpoint(checkpoint)
-    card(checkpoint, model, args.rope)
+    card(original.config.context_length, model, args.rope)
 
     console.rule("2. compile for onnxruntime")
     with progress("capturing, lowering and starting a session"):
@@ -70,20 +72,12 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load(name: str, rope: str) -> Checkpoint:
-    """The checkpoint with its context extended."""
-    with progress("reading the checkpoint"):
-        checkpoint = resolve(name)
-    return checkpoint.with_config(extend(checkpoint.config, rope))
-
-
-def card(checkpoint: Checkpoint, model: Model, rope: str) -> None:
+def card(before: int, model: Model, rope: str) -> None:
     """Print what the model is."""
-    before, after = resolve(checkpoint.source).config.context_length, model.config.context_length
     table = Table(show_header=False, box=None)
     table.add_row("layers", str(len(model.state_specs())))
-    table.add_row("parameters", f"{sum(p.numel() for p in model.parameters()):,}")
-    table.add_row("context", f"{before} -> {after} ({rope})")
+    table.add_row("parameters", f"{model.parameter_count():,}")
+    table.add_row("context", f"{before} -> {model.config.context_length} ({rope})")
     table.add_row("width, vocabulary", f"{model.config.width}, {model.config.vocab_size}")
     console.print(table)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -16,16 +16,15 @@ from seqmix.errors import BackendError, ConfigError
 from seqmix.interface import read_manifest
 from seqmix.keys import compile_key
 from seqmix_ir.graph import Module
-from seqmix_ir.passes import Legalization, lower
+from seqmix_ir.passes import Legalization, Watcher, lower
 
 if TYPE_CHECKING:
     from seqmix.checkpoint import Checkpoint
     from seqmix.model import Model
 
-__all__ = ["Watcher", "compile", "load", "program_of"]
+__all__ = ["compile", "load", "program_of"]
 
 Source: TypeAlias = "Model | Program | Checkpoint"
-Watcher: TypeAlias = "Callable[[str, Module], None]"
 
 
 def compile(

@@ -14,7 +14,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from seqmix.position import PositionEncoding
 
-__all__ = ["Context"]
+__all__ = ["Context", "valid_last"]
 
 
 class Context:
@@ -88,11 +88,18 @@ class Context:
     def _permutation(self) -> tuple[Tensor, Tensor]:
         """``(order, slot)``, both int64 ``[B, S]``: source of each slot, and slot of each token."""
         if self._order is None:
-            valid = self.valid.to(torch.int64)
-            padding = 1 - valid
-            total = padding.sum(dim=1, keepdim=True)
-            slot = torch.where(self.valid, total + valid.cumsum(1) - 1, padding.cumsum(1) - 1)
-            index = torch.arange(valid.shape[1], device=valid.device).expand_as(slot)
-            order = torch.zeros_like(slot).scatter(1, slot, index)
-            self._order = (order, slot)
+            self._order = valid_last(self.valid)
         return self._order
+
+
+def valid_last(valid: Tensor) -> tuple[Tensor, Tensor]:
+    """The permutation that moves the true entries of ``valid [B, N]`` to the right end, in order.
+
+    ``(order, slot)``, both int64 ``[B, N]``: the source of each slot, and the slot of each entry.
+    """
+    ones = valid.to(torch.int64)
+    zeros = 1 - ones
+    total = zeros.sum(dim=1, keepdim=True)
+    slot = torch.where(valid, total + ones.cumsum(1) - 1, zeros.cumsum(1) - 1)
+    index = torch.arange(valid.shape[1], device=valid.device).expand_as(slot)
+    return torch.zeros_like(slot).scatter(1, slot, index), slot

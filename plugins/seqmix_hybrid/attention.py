@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqmix.branches import linear, mask_padding
 from seqmix.config import Strict
-from seqmix.context import Context
+from seqmix.context import Context, valid_last
 from seqmix.mixer import SequenceMixer
 from seqmix.ops.attention import attention
 from seqmix.state import State, StateSpec
@@ -140,7 +140,9 @@ class Attention(SequenceMixer):
 
     def _evict(self, memory: State, new: int) -> State:
         """The last W - 1 real tokens of ``memory``; padding evicts nothing and leaves no trace."""
-        kept = _last_valid(memory["key_positions"] >= 0, self.window - 1, new)
+        # A row with fewer is filled up in front with slots of padding.
+        order, _ = valid_last(memory["key_positions"] >= 0)
+        kept = order.narrow(1, new, self.window - 1)
         positions = torch.gather(memory["key_positions"], 1, kept)
         filled = (positions >= 0)[:, None, :, None]
         after: State = {"key_positions": positions}
@@ -150,16 +152,3 @@ class Attention(SequenceMixer):
             picked = torch.gather(slots, 2, index)
             after[name] = torch.where(filled, picked, torch.zeros_like(picked))
         return after
-
-
-def _last_valid(valid: Tensor, count: int, rest: int) -> Tensor:
-    """Slots of the last ``count`` true entries of ``valid [B, count + rest]``, in order.
-
-    A row with fewer is filled up in front with slots of false entries.
-    """
-    ones = valid.to(torch.int64)
-    zeros = 1 - ones
-    false_total = zeros.sum(dim=1, keepdim=True)
-    rank = torch.where(valid, false_total + ones.cumsum(1) - 1, zeros.cumsum(1) - 1)
-    slots = torch.arange(valid.shape[1], device=valid.device).expand_as(rank)
-    return torch.zeros_like(rank).scatter(1, rank, slots).narrow(1, rest, count)
