@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, dataclass_transform
 
 import numpy as np
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from seqmix_ir.builder import Builder
     from seqmix_ir.graph import Block, Op, Value
 
-__all__ = ["Array", "Decomposition", "OpDef", "Run", "op"]
+__all__ = ["Array", "Decomposition", "Example", "OpDef", "Run", "op"]
 
 Array: TypeAlias = NDArray[Any]
 Decomposition: TypeAlias = "Callable[[Builder, Op], tuple[Value, ...]]"
@@ -41,6 +41,19 @@ class Run(Protocol):
 
     def block(self, body: Block, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         """Run a region on its parameters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One application of an op that the conformance kit checks everywhere.
+
+    Float operands are float64 arrays; the kit narrows them to each dtype it checks. ``body`` makes
+    the region of an op that has one, for a given float dtype.
+    """
+
+    defn: OpDef
+    operands: tuple[Array | None, ...]
+    body: Callable[[DType], Block] | None = None
 
 
 class OpDef:
@@ -76,6 +89,11 @@ class OpDef:
     def decompositions(self) -> Mapping[str, Decomposition]:
         """Ways to write the op in simpler ops, by style; empty for a primitive."""
         return {}
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        """Applications that show what the op does, of odd sizes on purpose; small, and a few."""
+        return ()
 
     def attributes(self) -> dict[str, Any]:
         """Attribute values by name, in order of declaration."""
