@@ -16,12 +16,15 @@ from seqmix_ir.ops import (
     elementwise,
     index,
     linear,
+    linear_attention,
+    linear_scan,
     logic,
     norm,
     reduce,
     rotary,
     scan,
     segments,
+    selected_attention,
     shape,
 )
 from seqmix_ir.ops.activation import Gelu, Relu, Sigmoid, Silu, Softplus
@@ -50,6 +53,8 @@ from seqmix_ir.ops.elementwise import (
 )
 from seqmix_ir.ops.index import Gather, GatherElements, ScatterElements
 from seqmix_ir.ops.linear import Linear, Matmul
+from seqmix_ir.ops.linear_attention import LinearAttention
+from seqmix_ir.ops.linear_scan import LinearScan
 from seqmix_ir.ops.logic import (
     And,
     Equal,
@@ -66,6 +71,7 @@ from seqmix_ir.ops.reduce import ArgMax, CumSum, Reduce, Softmax
 from seqmix_ir.ops.rotary import Rotary
 from seqmix_ir.ops.scan import Scan
 from seqmix_ir.ops.segments import Concat, Pad, Slice
+from seqmix_ir.ops.selected_attention import SelectedAttention
 from seqmix_ir.ops.shape import Expand, Reshape, Squeeze, Transpose, Unsqueeze
 from seqmix_ir.table import OpTable
 
@@ -101,6 +107,8 @@ __all__ = [
     "Less",
     "LessEqual",
     "Linear",
+    "LinearAttention",
+    "LinearScan",
     "Log",
     "Matmul",
     "Maximum",
@@ -122,6 +130,7 @@ __all__ = [
     "Round",
     "Scan",
     "ScatterElements",
+    "SelectedAttention",
     "Sigmoid",
     "Sign",
     "Silu",
@@ -154,12 +163,15 @@ CORE_OPS: tuple[type[OpDef], ...] = (
     *elementwise.OPS,
     *index.OPS,
     *linear.OPS,
+    *linear_attention.OPS,
+    *linear_scan.OPS,
     *logic.OPS,
     *norm.OPS,
     *reduce.OPS,
     *rotary.OPS,
     *scan.OPS,
     *segments.OPS,
+    *selected_attention.OPS,
     *shape.OPS,
 )
 
