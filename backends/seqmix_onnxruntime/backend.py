@@ -20,14 +20,20 @@ from seqmix.interface import MANIFEST, check_options, read_manifest, read_module
 from seqmix.model import state_specs
 from seqmix_ir.graph import Graph, Module, Op
 from seqmix_ir.passes import cse, dce
-from seqmix_onnxruntime.kernels import missing_kernel
+from seqmix_onnxruntime.kernels import PREFERENCES, missing_kernel
 
 if TYPE_CHECKING:
     from seqmix_onnxruntime.interface import Interface
 
 __all__ = ["OnnxRuntimeBackend"]
 
-_OPTIONS: dict[str, type] = {"threads": int, "external_data_threshold": int, "spin": bool}
+_OPTIONS: dict[str, type] = {
+    "threads": int,
+    "external_data_threshold": int,
+    "spin": bool,
+    "opset": int,
+    "contrib": bool,
+}
 _THRESHOLD = 1_500_000_000
 
 
@@ -39,10 +45,22 @@ class OnnxRuntimeBackend(Backend):
     - ``threads``: of one operator; by default all cores.
     - ``external_data_threshold``: bytes of weights from which they get a file of their own.
     - ``spin``: let idle threads spin; a little faster alone, much slower beside other work.
+    - ``opset``: of the standard domain, 18 to 27; what it lacks is written in simpler operators.
+    - ``contrib``: whether operators of ONNX Runtime's own domain may be used; a file without them
+      runs in any ONNX runtime.
     """
 
     name: ClassVar[str] = "onnxruntime"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        """The backend with its options; BackendError for unknown ones."""
+        check_options(self.name, options or {}, _OPTIONS)
+        self._options = dict(options or {})
+
+    def configured(self, options: Mapping[str, Any]) -> Backend:
+        """What can run depends on ``opset`` and ``contrib``."""
+        return OnnxRuntimeBackend(options)
 
     def probe(self) -> Availability:
         """The devices of the installed ONNX Runtime."""
@@ -61,16 +79,24 @@ class OnnxRuntimeBackend(Backend):
 
         if op.name not in EMITTERS:
             return f"ONNX has no operator for '{op.name}'"
-        return _refusal(op)
+        from seqmix_onnxruntime.form import form_of, too_new
+
+        return too_new(op, form_of(self._options)) or _refusal(op)
+
+    def preferences(self, op: Op, target: str) -> tuple[str, ...]:
+        """The forms in simpler ops that run fastest."""
+        return PREFERENCES.get(op.name, ())
 
     def compile(self, program: Program, target: str, options: Mapping[str, Any]) -> Executable:
         """Write the file to a temporary folder and start a session on it."""
+        from seqmix_onnxruntime.form import form_of
         from seqmix_onnxruntime.fuse import fuse
         from seqmix_onnxruntime.interface import Interface, to_ecosystem
         from seqmix_onnxruntime.model_file import make_model, write_model
         from seqmix_onnxruntime.session import OnnxExecutable
 
         check_options(self.name, options, _OPTIONS)
+        form = form_of(options)
         self._check_target(target)
         original = _only_graph(program.module)
         graph, interface = original, Interface.plain(original)
@@ -78,7 +104,7 @@ class OnnxRuntimeBackend(Backend):
             graph, interface = to_ecosystem(original, state_specs(program.config))
             graph = dce(cse(dataclasses.replace(program.module, graphs=(graph,)))).graphs[0]
         metadata = _metadata(program.config, interface)
-        model, arrays = make_model(fuse(graph), interface, program.weights, metadata)
+        model, arrays = make_model(fuse(graph), interface, program.weights, metadata, form)
         folder = Path(mkdtemp(prefix="seqmix-onnx-"))
         try:
             report = Report(self.name, target)

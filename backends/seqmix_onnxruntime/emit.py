@@ -8,13 +8,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from seqmix.errors import BackendError
 from seqmix.weights import Weights
 from seqmix_ir.dims import Dim, Opaque, Size, show_size, symbols_of
 from seqmix_ir.graph import Block, Graph, Op, Value
 from seqmix_ir.types import DType
+from seqmix_onnxruntime.form import Form
 from seqmix_onnxruntime.kernels import casts_around, with_dtypes
 
 __all__ = [
@@ -49,6 +50,7 @@ class Root:
 
     weights: Weights
     emitters: dict[str, Emit]
+    form: Form
     initializers: dict[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)
     sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Per dimension name: the input, and its axis, that show the size at run time."""
@@ -106,7 +108,8 @@ class Emitter:
         while given and not given[-1]:
             given.pop()
         key = (kind, tuple(given), count, repr(sorted(attributes.items())))
-        if "body" not in attributes and key in self._made:
+        alone = any(isinstance(value, GraphProto) for value in attributes.values())
+        if not alone and key in self._made:
             return list(self._made[key])
         outputs = [self.root.fresh(kind) for _ in range(count)]
         self.nodes.append(helper.make_node(kind, given, outputs, name=outputs[0], **attributes))
@@ -116,6 +119,24 @@ class Emitter:
     def one(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Append a node with one output."""
         return self.node(kind, inputs, **attributes)[0]
+
+    def choice(
+        self,
+        condition: str,
+        results: Sequence[Value],
+        yes: Callable[[Emitter], Sequence[str]],
+        no: Callable[[Emitter], Sequence[str]],
+    ) -> list[str]:
+        """What one of two writers gives, decided at run time by a vector of one bool."""
+
+        def branch(write: Callable[[Emitter], Sequence[str]]) -> object:
+            inner = Emitter(self.root, outer=self)
+            outputs = list(write(inner))
+            infos = [tensor_info(n, v) for n, v in zip(outputs, results, strict=True)]
+            return helper.make_graph(inner.nodes, self.root.fresh("branch"), [], infos)
+
+        branches = {"then_branch": branch(yes), "else_branch": branch(no)}
+        return self.node("If", [condition], len(results), **branches)
 
     def array(self, array: NDArray[Any]) -> str:
         """The name of a constant array; equal arrays share one initializer."""

@@ -11,22 +11,43 @@ from collections.abc import Mapping
 from seqmix_ir.graph import Op, Value
 from seqmix_ir.types import FLOATS, DType
 
-__all__ = ["MISSING", "casts_around", "missing_kernel", "with_dtypes"]
+__all__ = ["MISSING", "PREFERENCES", "casts_around", "missing_kernel", "with_dtypes"]
 
 MISSING: Mapping[str, frozenset[str]] = {
+    "acos": frozenset({"f64"}),
+    "acosh": frozenset({"f64"}),
+    "asin": frozenset({"f64"}),
+    "asinh": frozenset({"f64"}),
+    "atan": frozenset({"f64"}),
+    "atanh": frozenset({"f64"}),
     "attention": frozenset({"f64"}),
     "causal_conv1d": frozenset({"f64"}),
+    "conv1d": frozenset({"f64"}),
+    "cosh": frozenset({"f64"}),
     "erf": frozenset({"f64"}),
     "gelu": frozenset({"f64"}),
+    "linear_attention": frozenset({"f64"}),
     "rms_norm": frozenset({"f64"}),
     "rotary": frozenset({"f64"}),
+    "sinh": frozenset({"f64"}),
     "softplus": frozenset({"f64"}),
+    "tan": frozenset({"f64"}),
 }
 """Per op: types without a kernel, nor one of a wider type; such an op is decomposed or refused."""
 
+PREFERENCES: Mapping[str, tuple[str, ...]] = {
+    "linear_attention": ("chunkwise",),
+    "selected_attention": ("gathered",),
+}
+"""Per op without an operator: the forms in simpler ops that run fastest, best first."""
+
 _WIDER: Mapping[tuple[str, DType], DType] = {
+    ("cumprod", "f16"): "f32",
+    ("cumprod", "i8"): "i32",
+    ("cumprod", "u8"): "i32",
     ("cumsum", "i8"): "i32",
     ("cumsum", "u8"): "i32",
+    ("logcumsumexp", "f16"): "f32",
     ("matmul", "i8"): "i32",
     ("matmul", "u8"): "i32",
     ("reduce", "i8"): "i32",

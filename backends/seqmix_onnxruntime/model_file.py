@@ -21,17 +21,15 @@ from seqmix_onnxruntime.emit import (
     tensor_info,
     tensor_proto,
 )
+from seqmix_onnxruntime.form import Form, opset_imports
 from seqmix_onnxruntime.interface import Interface
 from seqmix_onnxruntime.ops import EMITTERS
 from seqmix_onnxruntime.turned import only_turned
 
-__all__ = ["DATA", "MODEL", "OPSET", "make_model", "write_model"]
+__all__ = ["DATA", "MODEL", "make_model", "write_model"]
 
 MODEL = "model.onnx"
 DATA = "model.onnx.data"
-OPSET = 23
-"""The first with Attention, RMSNormalization and RotaryEmbedding; 24 runs no faster here."""
-_IR_VERSION = 11
 _SMALL = 1024
 _ALIGNMENT = 4096
 """Weights in the data file start at pages, so that readers can map them."""
@@ -40,10 +38,14 @@ Arrays = dict[str, Callable[[], NDArray[Any]]]
 
 
 def make_model(
-    graph: Graph, interface: Interface, weights: Weights, metadata: Mapping[str, str]
+    graph: Graph,
+    interface: Interface,
+    weights: Weights,
+    metadata: Mapping[str, str],
+    form: Form,
 ) -> tuple[ModelProto, Arrays]:
     """The file without its weights, and these by name of the initializer, each made on demand."""
-    root = Root(weights, EMITTERS, transposed=only_turned(graph.block))
+    root = Root(weights, EMITTERS, form, transposed=only_turned(graph.block))
     root.positive = frozenset(info.name for info in graph.dims if info.min > 0)
     emitter = Emitter(root)
     inputs = {hint: interface.inputs.get(hint, hint) for hint in graph.inputs}
@@ -60,8 +62,8 @@ def make_model(
         [tensor_info(inputs[hint], value) for hint, value in graph.inputs.items()],
         [tensor_info(n, v) for n, v in zip(outputs, graph.block.results, strict=True)],
     )
-    opsets = [helper.make_opsetid("", OPSET)]
-    model = helper.make_model(proto, opset_imports=opsets, ir_version=_IR_VERSION)
+    opsets = opset_imports(form, set(_domains(proto.node)))
+    model = helper.make_model(proto, opset_imports=opsets, ir_version=form.ir_version)
     model.producer_name = "seqmix"
     helper.set_model_props(model, dict(metadata))
     read = set(_inputs_of(proto.node))
@@ -142,3 +144,12 @@ def _inputs_of(nodes: Iterable[NodeProto]) -> Iterable[str]:
             if attribute.type == AttributeProto.GRAPH:
                 yield from _inputs_of(attribute.g.node)
                 yield from (o.name for o in attribute.g.output)
+
+
+def _domains(nodes: Iterable[NodeProto]) -> Iterable[str]:
+    """The domains of the nodes, and of those in their bodies."""
+    for node in nodes:
+        yield node.domain
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _domains(attribute.g.node)

@@ -112,6 +112,10 @@ class Backend(ABC):
     def probe(self) -> Availability:
         """Whether the backend's packages and devices are here; must not raise."""
 
+    def configured(self, options: Mapping[str, Any]) -> Backend:
+        """The backend as these options make it, where they change what it can run."""
+        return self
+
     @abstractmethod
     def supports(self, op: Op, target: str) -> str | None:
         """None when the op runs natively on the target, else the reason why not."""

@@ -49,6 +49,7 @@ def compile(
     chosen, why = _resolve(backend, program.module)
     target = chosen.default_target() if target is None else target
     wanted, rules = dict(options or {}), hooks.rewrites(chosen.name)
+    chosen = chosen.configured(wanted)
     key = compile_key(program, chosen, target, wanted, rules) if cache and chosen.cached else None
     if (kept := _from_cache(key, chosen)) is not None:
         return _finish(kept, program.module, [*why, "read from the compile cache"])

@@ -41,10 +41,10 @@ def compile_module(
     **options: Any,
 ) -> OnnxExecutable:
     """Lower a module for the backend, with every pass verified, and compile it."""
-    backend = OnnxRuntimeBackend()
+    settings = {"threads": 1, **options}
+    backend = OnnxRuntimeBackend(settings)
     legal, _ = lower(module, BackendLegality(backend, "cpu"), verify_each=True)
     lazy = Weights({name: partial(np.asarray, array) for name, array in (weights or {}).items()})
-    settings = {"threads": 1, **options}
     executable = backend.compile(Program(legal, lazy, config), "cpu", settings)
     assert isinstance(executable, OnnxExecutable)
     return executable

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from seqmix import registry
 from seqmix.cli.progress import progress
@@ -42,12 +43,14 @@ def load_model(checkpoint: Checkpoint) -> Model:
         return Model.from_checkpoint(checkpoint).eval()
 
 
-def compile_model(model: Model, backend: str) -> Executable:
+def compile_model(
+    model: Model, backend: str, options: Mapping[str, Any] | None = None
+) -> Executable:
     """The model on a backend."""
     from seqmix.compile import compile
 
     with progress(f"compiling for {backend}"):
-        return compile(model, backend)
+        return compile(model, backend, options=options)
 
 
 def check_backend_name(name: str) -> None:

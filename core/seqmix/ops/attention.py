@@ -14,7 +14,7 @@ from seqmix.op import op
 from seqmix_ir.ops import Attention
 from seqmix_ir.types import TensorType
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_backward", "attention_forward"]
 
 # The largest number of logits that are held at once: 64 MiB in float32.
 _LOGITS = 1 << 24
@@ -51,7 +51,7 @@ def attention(
     return out
 
 
-def _forward(
+def attention_forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -192,7 +192,7 @@ def _finish(y: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tenso
     return (y * share).to(y.dtype).contiguous(), torch.logaddexp(lse, sink.expand_as(lse))
 
 
-def _backward(
+def attention_backward(
     grads: tuple[Tensor, ...],
     operands: tuple[Tensor | None, ...],
     outputs: tuple[Tensor, ...],
@@ -277,4 +277,9 @@ def _saved_type(defn: Attention, q: TensorType, *others: TensorType | None) -> T
     return TensorType("f64" if q.dtype == "f64" else "f32", q.shape[:3])
 
 
-_ATTENTION = op(Attention, eager=_forward, backward=_backward, saved={"log_sum_exp": _saved_type})
+_ATTENTION = op(
+    Attention,
+    eager=attention_forward,
+    backward=attention_backward,
+    saved={"log_sum_exp": _saved_type},
+)

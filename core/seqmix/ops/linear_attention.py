@@ -108,7 +108,7 @@ def _cut(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, chunk: int) 
     B, H, S, _ = q.shape
     wide = torch.promote_types(q.dtype, torch.float32)
     C = min(_chunk_size(chunk, log_decay is not None and log_decay.dim() == 4), S)
-    N = ceildiv(S, C)
+    N = -(-S // C)
 
     def cut(x: Tensor) -> Tensor:
         x = x.to(wide)
@@ -204,9 +204,7 @@ def _backward(
     ]
 
 
-def _pass_back(
-    last: Tensor, added: Tensor, decays: _Decays | None
-) -> tuple[Tensor, Tensor]:
+def _pass_back(last: Tensor, added: Tensor, decays: _Decays | None) -> tuple[Tensor, Tensor]:
     """The gradient of the state after each chunk, and the one of the state before the first."""
     after, carry = torch.empty_like(added), last
     for n in reversed(range(added.shape[2])):

@@ -35,8 +35,8 @@ class SelectedAttention(OpDef):
     """:class:`Attention` of the queries whose index is in ``selected [B,N]`` (i64, -1: none).
 
     All other operands, the attributes and the result ``[B,H,S,V]`` are those of ``attention``; a
-    query that is not selected gives 0. The order of ``selected`` does not matter. Selection costs
-    N * T instead of S * T products (Zoology, section 5: sparse hybrids).
+    query that is not selected gives 0. A row of ``selected`` names no query twice, in any order.
+    Selection costs N * T instead of S * T products (Zoology, section 5: sparse hybrids).
     """
 
     name = "selected_attention"
@@ -78,6 +78,9 @@ class SelectedAttention(OpDef):
         S = q.shape[2]
         if (selected < -1).any() or (selected >= S).any():
             raise IRError(f"'selected' holds {selected.min()} to {selected.max()}, but S is {S}")
+        for row in selected:
+            if len(set(row[row >= 0])) < (row >= 0).sum():
+                raise IRError(f"'selected' names a query twice in {row.tolist()}")
         chosen = (selected[:, :, None] == np.arange(S)).any(1)
         positions = np.where(chosen, query_positions, -1)
         return self._all().evaluate(run, q, k, v, positions, key_positions, bias, sinks)
