@@ -105,10 +105,8 @@ class Model(nn.Module):
             where = f"model '{self.config.name}'"
             check_arguments(where, self.state_specs(), input_ids, positions, states)
             check_ids(where, input_ids, self.config.vocab_size)
-        ctx = Context(positions, input_ids=input_ids, encoding=self.position)
-        x, after = self.embed(input_ids), []
-        if self.position is not None and (added := self.position.embed(positions)) is not None:
-            x = x + added.to(x.dtype)
+        x, ctx = self.embedded(input_ids, positions)
+        after: States = []
         for step in self.steps:
             total = x
             for branch in cast(Step, step).branches:
@@ -118,9 +116,21 @@ class Model(nn.Module):
                 if layer is not None:
                     after.append(state)
             x = total
+        return self.logits(x, logits_to_keep), after
+
+    def embedded(self, input_ids: Tensor, positions: Tensor) -> tuple[Tensor, Context]:
+        """The residual stream ``[B, S, D]`` before the first step, and what the branches share."""
+        ctx = Context(positions, input_ids=input_ids, encoding=self.position)
+        x: Tensor = self.embed(input_ids)
+        if self.position is not None and (added := self.position.embed(positions)) is not None:
+            x = x + added.to(x.dtype)
+        return x, ctx
+
+    def logits(self, x: Tensor, logits_to_keep: int = 0) -> Tensor:
+        """The logits of a residual stream ``[B, S, D]``, or of its last places only."""
         x = self.norm(x[:, -logits_to_keep:] if logits_to_keep else x)
         weight = self.embed.weight if self.head is None else self.head.weight
-        return F.linear(x, weight), after
+        return F.linear(x, weight)
 
     def branches(self) -> Iterator[Branch]:
         """Every branch in order."""

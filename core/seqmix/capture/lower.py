@@ -5,14 +5,30 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from seqmix.capture import aten_index, aten_layers, aten_pointwise, aten_shape
+from seqmix.capture import (
+    aten_activation,
+    aten_attention,
+    aten_conv,
+    aten_functions,
+    aten_index,
+    aten_layers,
+    aten_logic,
+    aten_norm,
+    aten_order,
+    aten_pointwise,
+    aten_scatter,
+    aten_segments,
+    aten_shape,
+    aten_statistics,
+)
 from seqmix.capture.aten import RULES, Call, Traces
 from seqmix.capture.aten_shape import reversed_axis
 from seqmix.capture.locate import locate
+from seqmix.capture.marks import PREFIX
 from seqmix.errors import CaptureError, did_you_mean
 from seqmix.op import bound_ops
 from seqmix.symbols import size_of, type_of
@@ -21,22 +37,37 @@ from seqmix_ir.errors import IRError
 from seqmix_ir.graph import Block, Value
 from seqmix_ir.ops import Scan, Transpose
 
+if TYPE_CHECKING:
+    from seqmix.capture.stitch import Stitcher
+
 __all__ = ["Lowering", "drop_dead"]
 
 # Importing these modules fills the table of rules.
-_RULE_MODULES = (aten_index, aten_layers, aten_pointwise, aten_shape)
+_RULE_MODULES = (
+    aten_activation,
+    aten_attention,
+    aten_conv,
+    aten_functions,
+    aten_index,
+    aten_layers,
+    aten_logic,
+    aten_norm,
+    aten_order,
+    aten_pointwise,
+    aten_scatter,
+    aten_segments,
+    aten_shape,
+    aten_statistics,
+)
 
 Entry: TypeAlias = Any
 """What a node stands for: a value, a size, a tuple of them, a submodule, or an :class:`Absent`."""
 
 _HARMLESS = ("aten.detach_.default",)
 _ADVICE = {
-    "aten.scaled_dot_product_attention.default": "use seqmix.ops.attention, which takes positions",
-    "aten.item.default": "keep the value a tensor: sizes may not depend on values",
-    "aten.nonzero.default": "its size depends on values: use torch.where, or a mask",
-    "aten.conv1d.default": "use seqmix.ops.causal_conv1d for short causal convolutions",
-    "aten.topk.default": "compare with a threshold, or write an op with seqmix.op",
-    "aten.sort.default": "the IR has no sort; write an op with seqmix.op",
+    torch.Tag.nondeterministic_seeded: "it is random: pass the numbers in as an input",
+    torch.Tag.dynamic_output_shape: "its size depends on values: use torch.where, or a mask",
+    torch.Tag.data_dependent_output: "keep the value a tensor: sizes may not depend on values",
 }
 
 
@@ -57,6 +88,7 @@ class Lowering:
     b: Builder = field(default_factory=Builder)
     env: dict[torch.fx.Node, Entry] = field(default_factory=dict)
     traces: Traces = field(default_factory=Traces)
+    stitcher: Stitcher | None = None
 
     def run(self, graph: torch.fx.Graph, arguments: Mapping[str, Entry]) -> list[Entry]:
         """Lower what the outputs need; ``arguments`` holds the entry of every placeholder."""
@@ -89,6 +121,8 @@ class Lowering:
         options = {k: self._argument(v) for k, v in node.kwargs.items()}
         if name.startswith("seqmix."):
             return self._bound(name, args, options)
+        if name.startswith(PREFIX):
+            return self._mark(name, args)
         return self._rule(node, name, args, options)
 
     def _rule(
@@ -96,7 +130,7 @@ class Lowering:
     ) -> Entry:
         """A call of one of torch's ops."""
         if name not in RULES:
-            advice = _ADVICE.get(name, "write it with other ops, or bind an op with seqmix.op")
+            advice = _advice(node)
             near = did_you_mean(name, RULES)
             raise CaptureError(
                 f"{self.b.loc}: the IR has no counterpart of '{name}'{near}; {advice}"
@@ -112,6 +146,13 @@ class Lowering:
             ) from error
         _check_result(call, name, out)
         return out
+
+    def _mark(self, name: str, args: Sequence[Any]) -> Entry:
+        """The beginning or the end of a branch that is traced, or the place of all branches."""
+        if self.stitcher is None:
+            raise CaptureError(f"{self.b.loc}: '{name}' stands outside of a model")
+        kind = name.removeprefix(PREFIX).removesuffix(".default")
+        return getattr(self.stitcher, kind)(self.b, *args)
 
     def _bound(self, name: str, args: Sequence[Any], options: Mapping[str, Any]) -> Entry:
         """A call of an op that seqmix.op bound: the op itself, without its saved tensors."""
@@ -239,6 +280,14 @@ def drop_dead(block: Block) -> Block:
             kept.append(op)
             used.update(v for v in op.operands if v is not None)
     return Block(block.params, tuple(reversed(kept)), block.results)
+
+
+def _advice(node: torch.fx.Node) -> str:
+    """What to do about an op without a rule, from what torch says of its kind."""
+    for tag in getattr(node.target, "tags", ()):
+        if tag in _ADVICE:
+            return _ADVICE[tag]
+    return "write it with other ops, or bind an op with seqmix.op"
 
 
 def _needed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
