@@ -7,8 +7,9 @@ from typing import Any
 
 from seqmix.config import Kind
 from seqmix.errors import CheckpointError, did_you_mean
+from seqmix_checkpoints.settings import number
 
-__all__ = ["SUPPORTED", "number", "read_rope"]
+__all__ = ["SUPPORTED", "read_rope"]
 
 SUPPORTED = ("default", "yarn")
 YARN_OPTIONS = (
@@ -30,8 +31,10 @@ OTHER_KEYS = (
 )
 
 
-def read_rope(data: Mapping[str, Any], where: str) -> tuple[Kind, int]:
+def read_rope(data: Mapping[str, Any], where: str, head_dim: int | None = None) -> tuple[Kind, int]:
     """Position encoding and context length of a ``config.json``.
+
+    ``head_dim`` is given for families that rotate a part of each head, and None for the others.
 
     ``rope_parameters`` (transformers 5) and ``rope_scaling`` (transformers 4) mean the same, and so
     do ``type`` and ``rope_type`` inside. An original length beside them goes before the one inside.
@@ -42,10 +45,9 @@ def read_rope(data: Mapping[str, Any], where: str) -> tuple[Kind, int]:
     theta = rope.get("rope_theta", data.get("rope_theta", 10000.0))
     kind = _kind(rope, where)
     _refuse_unknown(rope, where)
-    _refuse_partial(data, where)
-    _refuse_partial(rope, where)
+    part = _part(data, rope, where, head_dim)
     if kind == "default":
-        return Kind(kind="rope", theta=number(theta, "rope_theta", where)), trained
+        return Kind(kind="rope", theta=number(theta, "rope_theta", where), **part), trained
     key = "original_max_position_embeddings"
     given = [value for value in (data.get(key), rope.get(key)) if value is not None]
     original = _length(given[0] if given else trained, key, where)
@@ -59,6 +61,7 @@ def read_rope(data: Mapping[str, Any], where: str) -> tuple[Kind, int]:
         factor=factor,
         original_context_length=original,
         **options,
+        **part,
     )
     return position, max(trained, round(factor * original))
 
@@ -102,19 +105,24 @@ def _refuse_unknown(rope: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _refuse_partial(settings: Mapping[str, Any], where: str) -> None:
-    if settings.get("partial_rotary_factor", 1.0) not in (None, 1):
+def _part(
+    data: Mapping[str, Any], rope: Mapping[str, Any], where: str, head_dim: int | None
+) -> dict[str, Any]:
+    """The option that rotates a part of each head, where that is not the whole of it."""
+    key = "partial_rotary_factor"
+    given = [value for value in (rope.get(key), data.get(key)) if value is not None]
+    if head_dim is None:
+        if any(value != 1 for value in given):
+            raise CheckpointError(f"{where}: {key} should be 1 in this family, found {given[0]!r}")
+        return {}
+    factor = number(given[0], key, where) if given else 1.0
+    size = int(head_dim * factor)
+    if not 0 < factor <= 1 or size < 2 or size % 2:
         raise CheckpointError(
-            f"{where}: partial_rotary_factor should be 1 in a Llama, "
-            f"found {settings['partial_rotary_factor']!r}"
+            f"{where}: {key} (rotary_pct) {factor} of a head of {head_dim} should be an even "
+            f"number of entries from 2 to {head_dim}, found {size}"
         )
-
-
-def number(value: Any, name: str, where: str) -> float:
-    """A finite number of sane size, of a field called ``name``."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise CheckpointError(f"{where}: {name} should be a number, found {value!r}")
-    return float(value)
+    return {} if size == head_dim else {"rotary_dim": size}
 
 
 def _length(value: Any, name: str, where: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,14 +29,26 @@ DTYPES: dict[str, Any] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
+BUFFER_DTYPES: dict[str, Any] = {
+    **DTYPES,
+    "BOOL": np.dtype(np.bool_),
+    **{
+        f"{kind}{bits}": np.dtype(f"<{kind.lower()}{bits // 8}")
+        for kind in "IU"
+        for bits in (8, 16, 32, 64)
+    },
+}
 
 
-def read_directory(folder: Path) -> dict[str, FileTensor]:
-    """Every tensor of a directory, of one file or of the shards that an index lists."""
+def read_directory(folder: Path, buffers: tuple[str, ...] = ()) -> dict[str, FileTensor]:
+    """Every tensor of a directory, of one file or of the shards that an index lists.
+
+    Names that end with one of ``buffers`` are no weights and may be of any type.
+    """
     if (folder / INDEX_FILE).is_file():
-        return _read_shards(folder)
+        return _read_shards(folder, buffers)
     if (folder / WEIGHTS_FILE).is_file():
-        return read_header(_inside(folder, WEIGHTS_FILE))
+        return read_header(_inside(folder, WEIGHTS_FILE), buffers)
     pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in folder.glob(pattern))
     if pickles:
         raise CheckpointError(
@@ -47,8 +59,11 @@ def read_directory(folder: Path) -> dict[str, FileTensor]:
     raise CheckpointError(f"{folder}: expected {WEIGHTS_FILE} or {INDEX_FILE}, found neither")
 
 
-def read_header(path: Path) -> dict[str, FileTensor]:
-    """The tensors of one file; CheckpointError when the header does not fit the file."""
+def read_header(path: Path, buffers: tuple[str, ...] = ()) -> dict[str, FileTensor]:
+    """The tensors of one file; CheckpointError when the header does not fit the file.
+
+    For ``buffers`` see :func:`read_directory`.
+    """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -65,7 +80,8 @@ def read_header(path: Path) -> dict[str, FileTensor]:
     entries.pop("__metadata__", None)
     tensors, spans = {}, []
     for name, entry in entries.items():
-        dtype, shape, start, stop = _checked(path, name, entry, size - 8 - length)
+        dtypes = BUFFER_DTYPES if name.endswith(buffers) else DTYPES
+        dtype, shape, start, stop = _checked(path, name, entry, size - 8 - length, dtypes)
         spans.append((start, stop, name))
         load = _loader(path, name, dtype, shape, 8 + length + start)
         tensors[name] = FileTensor(path, name, shape, load)
@@ -74,14 +90,8 @@ def read_header(path: Path) -> dict[str, FileTensor]:
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            raise ValueError("a key appears twice")
-        return result
-
     try:
-        header = json.loads(text, object_pairs_hook=unique)
+        header = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path}: header is not valid JSON ({error}); the file is damaged, fetch it again"
@@ -91,8 +101,18 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     return header
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError when it has a key twice."""
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"the key '{key[:200]}' appears twice")
+        seen.add(key)
+    return dict(pairs)
+
+
 def _checked(
-    path: Path, name: str, entry: Any, available: int
+    path: Path, name: str, entry: Any, available: int, dtypes: Mapping[str, Any]
 ) -> tuple[Any, tuple[int, ...], int, int]:
     """Dtype, shape, start and end of a tensor."""
     where = f"{path}: tensor '{name}'"
@@ -103,7 +123,7 @@ def _checked(
             f"{where} should have a shape and two data_offsets of numbers >= 0, "
             f"found {str(entry)[:200]}; the file is damaged, fetch it again"
         )
-    if (dtype := DTYPES.get(str(entry.get("dtype")))) is None:
+    if (dtype := dtypes.get(str(entry.get("dtype")))) is None:
         raise CheckpointError(
             f"{where} should have a dtype of {', '.join(DTYPES)}, found {entry.get('dtype')!r}; "
             "convert the checkpoint to one of them"
@@ -143,30 +163,44 @@ def _loader(
     return load
 
 
-def _read_shards(folder: Path) -> dict[str, FileTensor]:
+def _read_shards(folder: Path, buffers: tuple[str, ...]) -> dict[str, FileTensor]:
     index = folder / INDEX_FILE
     try:
-        data = json.loads(index.read_text(encoding="utf-8"))
+        data = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=_unique)
         places = data["weight_map"]
         files = {str(name): str(file) for name, file in places.items()}
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{index}: should map tensors to files under 'weight_map': {error!r}; fetch it again"
         ) from error
-    shards = {file: read_header(_inside(folder, file)) for file in dict.fromkeys(files.values())}
+    shards = {
+        file: read_header(_inside(folder, file), buffers) for file in dict.fromkeys(files.values())
+    }
+    _refuse_misfits(index, files, shards)
+    return {name: shards[file][name] for name, file in files.items()}
+
+
+def _refuse_misfits(
+    index: Path, files: Mapping[str, str], shards: Mapping[str, Mapping[str, FileTensor]]
+) -> None:
+    """CheckpointError when a shard lacks what the index promises, or has what it does not list."""
+    remedy = "index and shards are of different versions, fetch them again"
     for name, file in files.items():
         if name not in shards[file]:
             raise CheckpointError(
-                f"{index}: tensor '{name}' should be in {file}, which has no such tensor; "
-                "index and shards are of different versions, fetch them again"
+                f"{index}: tensor '{name}' should be in {file}, which has no such tensor; {remedy}"
             )
-    extra = [f"'{n}' in {f}" for f, held in shards.items() for n in held if files.get(n) != f]
-    if extra:
-        raise CheckpointError(
-            f"{index}: does not list tensor {extra[0]}; index and shards are of different "
-            "versions, fetch them again"
-        )
-    return {name: shards[file][name] for name, file in files.items()}
+    for file, held in shards.items():
+        for name in held:
+            if name not in files:
+                raise CheckpointError(
+                    f"{index}: does not list tensor '{name}', found in {file}; {remedy}"
+                )
+            if files[name] != file:
+                raise CheckpointError(
+                    f"{index}: tensor '{name}' should be in one shard, found in {files[name]} "
+                    f"and in {file}; {remedy}"
+                )
 
 
 def _inside(folder: Path, file: str) -> Path:

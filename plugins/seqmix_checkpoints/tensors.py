@@ -44,9 +44,16 @@ class FileTensor:
         how = getattr(self._change, "__name__", "") if self._change else ""
         return f"{self.path.resolve()}:{stat.st_size}:{stat.st_mtime_ns}:{self.name}:{how}"
 
-    def changed(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> FileTensor:
-        """The same tensor with a change on the way."""
-        return FileTensor(self.path, self.name, self.shape, self._load, change)
+    def changed(
+        self,
+        change: Callable[[NDArray[Any]], NDArray[Any]],
+        shape: tuple[int, ...] | None = None,
+    ) -> FileTensor:
+        """The same tensor with a change on the way, which makes it ``shape`` when that is given.
+
+        The name of the function is part of the identity.
+        """
+        return FileTensor(self.path, self.name, shape or self.shape, self._load, change)
 
     def __call__(self) -> NDArray[Any]:
         array = self._load()

@@ -18,7 +18,12 @@ LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-SPLITTERS = ("gpt-2", "llama-bpe", "smollm")
+# Qwen cuts as Llama 3 does, but each digit is a word.
+SPLIT_WORDS = {
+    "llama-bpe": LLAMA3_WORDS,
+    "qwen2": LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}"),
+}
+SPLITTERS = ("gpt-2", "smollm", *SPLIT_WORDS)
 
 
 class TextTokenizer:
@@ -128,6 +133,8 @@ def byte_pair_tokenizer(
         raise CheckpointError(f"the tokenizer's merges do not fit its tokens: {error}") from error
     inner = library.Tokenizer(model)
     inner.pre_tokenizer = _splitter(library, splitter)
+    if splitter == "qwen2":
+        inner.normalizer = library.normalizers.NFC()
     inner.decoder = library.decoders.ByteLevel()
     inner.add_special_tokens(
         [library.AddedToken(t, special=True, normalized=False) for t in special]
@@ -196,7 +203,7 @@ def _splitter(library: Any, name: str) -> Any:
     if name == "smollm":
         first = parts.Digits(individual_digits=True)
         return parts.Sequence([first, parts.ByteLevel(add_prefix_space=False)])
-    first = parts.Split(library.Regex(LLAMA3_WORDS), behavior="isolated")
+    first = parts.Split(library.Regex(SPLIT_WORDS[name]), behavior="isolated")
     return parts.Sequence([first, parts.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 

@@ -1,4 +1,4 @@
-"""Softmax attention with grouped keys, an optional sliding window, and any position encoding.
+"""Softmax attention: grouped keys, a sliding window, normalized queries, any position encoding.
 
 Sizes: B batch, S sequence, D model width, H heads, G key-value heads, K head size, P past slots,
 W window.
@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
-from seqmix.branches import linear, mask_padding
+from seqmix.branches import RMSNorm, linear, mask_padding
 from seqmix.config import Strict
 from seqmix.context import Context, valid_last
 from seqmix.mixer import SequenceMixer
@@ -23,7 +23,10 @@ __all__ = ["Attention", "AttentionConfig"]
 
 
 class AttentionConfig(Strict):
-    """Options of :class:`Attention`. ``kv_heads`` defaults to ``heads``, scale to 1/sqrt(K)."""
+    """Options of :class:`Attention`. ``kv_heads`` defaults to ``heads``, scale to 1/sqrt(K).
+
+    ``head_dim`` need not be D / H. ``bias`` is that of queries, keys and values.
+    """
 
     heads: PositiveInt
     head_dim: PositiveInt
@@ -32,6 +35,9 @@ class AttentionConfig(Strict):
     """A token sees itself and the ``window - 1`` tokens before it; None for all."""
     bias: bool = False
     output_bias: bool = False
+    qk_norm: bool = False
+    """RMS normalization of each query and key over K, before they are rotated (Qwen3)."""
+    qk_norm_eps: float = Field(default=1e-6, gt=0)
     scale: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
@@ -51,7 +57,7 @@ class Attention(SequenceMixer):
     Config = AttentionConfig
 
     def __init__(self, config: AttentionConfig, width: int) -> None:
-        """Four projections; see :class:`AttentionConfig`."""
+        """Four projections, and two norms when asked for; see :class:`AttentionConfig`."""
         super().__init__()
         self.config = config
         self.heads = config.heads
@@ -62,10 +68,15 @@ class Attention(SequenceMixer):
         self.key = linear(width, self.kv_heads * self.head_dim, config.bias)
         self.value = linear(width, self.kv_heads * self.head_dim, config.bias)
         self.output = linear(self.heads * self.head_dim, width, config.output_bias)
+        self.q_norm = RMSNorm(self.head_dim, config.qk_norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(self.head_dim, config.qk_norm_eps) if config.qk_norm else None
 
     def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
         """Attend from the new tokens to the state and to themselves, and append them to it."""
-        query = ctx.rotate(self._split(self.query(x), self.heads), "query")
+        query = self._split(self.query(x), self.heads)
+        if self.q_norm is not None:
+            query = self.q_norm(query)
+        query = ctx.rotate(query, "query")
         memory = {
             "key": torch.cat([state["key"], self._new_keys(x, ctx)], dim=2),
             "value": torch.cat([state["value"], self._split(self.value(x), self.kv_heads)], dim=2),
@@ -89,10 +100,10 @@ class Attention(SequenceMixer):
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
-        """Grouped keys, a window, biases; head counts that are no powers of two."""
+        """Grouped keys, a window, biases, norms; head counts that are no powers of two."""
         return [
             {"heads": 3, "head_dim": 10, "kv_heads": 1},
-            {"heads": 6, "head_dim": 7, "kv_heads": 3, "window": 5},
+            {"heads": 6, "head_dim": 7, "kv_heads": 3, "window": 5, "qk_norm": True},
             {"heads": 2, "head_dim": 8, "bias": True, "output_bias": True, "window": 1},
         ]
 
@@ -110,6 +121,8 @@ class Attention(SequenceMixer):
     def _new_keys(self, x: Tensor, ctx: Context) -> Tensor:
         """The keys of the new tokens as the state holds them."""
         key = self._split(self.key(x), self.kv_heads)
+        if self.k_norm is not None:
+            key = self.k_norm(key)
         if ctx.encoding is not None and not ctx.encoding.caches_rotated_keys:
             return key
         return ctx.rotate(key, "key")

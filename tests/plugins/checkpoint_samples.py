@@ -25,8 +25,10 @@ SIZES: dict[str, Any] = {
 }
 
 
-def foreign_weights(sizes: dict[str, Any] = SIZES) -> dict[str, torch.Tensor]:
-    """Random weights under the names of transformers."""
+def foreign_weights(
+    sizes: dict[str, Any] = SIZES, family: str = "llama"
+) -> dict[str, torch.Tensor]:
+    """Random weights under the names of transformers; ``family`` adds what Qwen models have."""
     torch.manual_seed(5)
     width, hidden, vocab = sizes["hidden_size"], sizes["intermediate_size"], sizes["vocab_size"]
     rows = sizes["num_attention_heads"] * sizes["head_dim"]
@@ -48,6 +50,12 @@ def foreign_weights(sizes: dict[str, Any] = SIZES) -> dict[str, torch.Tensor]:
             f"{at}.mlp.up_proj.weight": (hidden, width),
             f"{at}.mlp.down_proj.weight": (width, hidden),
         }
+        if family == "qwen2":
+            for part, size in (("q", rows), ("k", kv), ("v", kv)):
+                shapes[f"{at}.self_attn.{part}_proj.bias"] = (size,)
+        if family == "qwen3":
+            for part in ("q", "k"):
+                shapes[f"{at}.self_attn.{part}_norm.weight"] = (sizes["head_dim"],)
     if not sizes["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (vocab, width)
     return {name: torch.randn(shape) * 0.3 for name, shape in shapes.items()}
@@ -67,9 +75,9 @@ def write_folder(
 
 def interleave(weight: torch.Tensor, heads: int) -> np.ndarray[Any, Any]:
     """The permutation that converters to GGUF apply to query and key projections."""
-    rows, width = weight.shape
-    parts = weight.numpy().reshape(heads, 2, rows // heads // 2, width)
-    return np.ascontiguousarray(parts.swapaxes(1, 2)).reshape(rows, width)
+    rows, *rest = weight.shape
+    parts = weight.numpy().reshape(heads, 2, rows // heads // 2, *rest)
+    return np.ascontiguousarray(parts.swapaxes(1, 2)).reshape(rows, *rest)
 
 
 GGUF_NAMES = {
@@ -79,6 +87,8 @@ GGUF_NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -105,10 +115,14 @@ def write_gguf(
     yarn: bool = False,
     pre: str = "smollm",
     metadata: dict[str, float] | None = None,
+    architecture: str = "llama",
 ) -> Path:
-    """A GGUF file of the same model, with a byte-level tokenizer of 37 tokens."""
+    """A GGUF file of the same model, with a byte-level tokenizer of 37 tokens.
+
+    As its converter does it, queries and keys are permuted where the architecture is llama.
+    """
     gguf = pytest.importorskip("gguf", reason="GGUF files need the package gguf")
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(SIZES["num_hidden_layers"])
     writer.add_context_length(128 if yarn else SIZES["max_position_embeddings"])
     writer.add_embedding_length(SIZES["hidden_size"])
@@ -117,7 +131,11 @@ def write_gguf(
     writer.add_head_count_kv(SIZES["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(SIZES["rms_norm_eps"])
     writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(SIZES["head_dim"])
+    if architecture == "llama":
+        writer.add_rope_dimension_count(SIZES["head_dim"])
+    else:
+        writer.add_key_length(SIZES["head_dim"])
+        writer.add_value_length(SIZES["head_dim"])
     if yarn:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(2.0)
@@ -127,7 +145,8 @@ def write_gguf(
     add_tokenizer(writer, pre)
     for name, tensor in weights.items():
         heads = {"q_proj": 3, "k_proj": 1}.get(name.split(".")[-2], 0)
-        array = interleave(tensor, heads) if heads else tensor.numpy()
+        permuted = heads and architecture == "llama"
+        array = interleave(tensor, heads) if permuted else tensor.numpy()
         writer.add_tensor(gguf_name(name), array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -84,6 +84,11 @@ def inputs(length: int, batch: int = 1) -> tuple[Tensor, Tensor]:
     return x, torch.arange(length).expand(batch, length)
 
 
+def written_out_norm(norm: Any, x: Tensor) -> Tensor:
+    result: Tensor = norm.weight * x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    return result
+
+
 def written_out(made: Attention, x: Tensor, encoding: PositionEncoding | None = None) -> Tensor:
     """Head by head and token by token, for one sequence at positions 0..S-1."""
     S, K = x.shape[1], made.head_dim
@@ -92,6 +97,8 @@ def written_out(made: Attention, x: Tensor, encoding: PositionEncoding | None = 
     q = made.query(x).view(1, S, made.heads, K).transpose(1, 2)
     k = made.key(x).view(1, S, made.kv_heads, K).transpose(1, 2)
     v = made.value(x).view(1, S, made.kv_heads, K).transpose(1, 2)
+    if made.config.qk_norm:
+        q, k = written_out_norm(made.q_norm, q), written_out_norm(made.k_norm, k)
     bias: Tensor | None = None
     factor: Any = 1.0
     if encoding is not None:
@@ -121,6 +128,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"window": 1},
     {"window": 4, "bias": True},
     {"window": 50},
+    {"qk_norm": True, "bias": True},
+    {"qk_norm": True, "qk_norm_eps": 0.3, "kv_heads": 1, "window": 3},
 ]
 ENCODINGS: list[PositionEncoding | None] = [None, Turn(), Biased(), Dynamic(), Constant()]
 
@@ -229,6 +238,37 @@ def test_gradients_through_the_window() -> None:
     assert torch.autograd.gradcheck(run, (x,))
 
 
+def test_norms_have_a_weight_per_entry_of_a_head_and_their_own_eps() -> None:
+    made = mixer(qk_norm=True, qk_norm_eps=0.3)
+    names = {name for name, _ in made.named_parameters()}
+    assert {"q_norm.weight", "k_norm.weight"} <= names
+    assert made.q_norm is not None
+    assert made.q_norm.weight.shape == (3,)
+    plain = mixer(qk_norm=True)
+    plain.load_state_dict(made.state_dict())
+    x, positions = inputs(4)
+    other, _ = plain(x, fresh(plain), Context(positions))
+    assert not torch.allclose(other, made(x, fresh(made), Context(positions))[0])
+
+
+def test_without_norms_the_weights_are_the_four_projections() -> None:
+    assert {name.split(".")[0] for name in mixer().state_dict()} == {
+        "query",
+        "key",
+        "value",
+        "output",
+    }
+
+
+def test_keys_are_kept_normalized_and_rotated() -> None:
+    made, encoding = mixer(qk_norm=True), Turn()
+    x, positions = inputs(4)
+    _, state = made(x, fresh(made), Context(positions, encoding=encoding))
+    key = made.key(x).view(1, 4, 2, 3).transpose(1, 2)
+    key = encoding.rotate(written_out_norm(made.k_norm, key), positions, positions[:, -1], "key")
+    torch.testing.assert_close(state["key"], key, atol=1e-12, rtol=0)
+
+
 def test_flops() -> None:
     full, near = mixer(), mixer(window=2)
     projections = 10 * (12 + 6 + 6) + 12 * 10
@@ -244,6 +284,8 @@ def test_flops() -> None:
         ({"window": 0}, "window: Input should be greater than 0"),
         ({"head": 3}, "unknown key 'head'; did you mean 'heads'"),
         ({"scale": -1.0}, "scale: Input should be greater than 0"),
+        ({"qk_norm_eps": 0.0}, "qk_norm_eps: Input should be greater than 0"),
+        ({"qk_nrom": True}, "unknown key 'qk_nrom'; did you mean 'qk_norm'"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
