@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from tests.core import tiny
+from tests.mixers import GatedCell
 from torch import Tensor
 
+from seqmix import registry
 from seqmix.branches import SwiGLU
 from seqmix.capture import capture_model
 from seqmix.capture.stitch import plan_of
@@ -55,6 +57,13 @@ def test_every_branch_says_where_it_stands() -> None:
     for step in (0, 3):
         assert f"steps.{step}.branches.0.mixer.query" in places
     assert list(graph.inputs)[-1] == "state.3.key_positions"
+
+
+def test_loops_are_copied_with_their_bodies() -> None:
+    with registry.register_local("mixers", "cell_here", GatedCell):
+        model = tiny.model([{"kind": "cell_here"}])
+    assert templates(model) == [0, 0]
+    agrees(model)
 
 
 def test_an_attribute_that_differs_makes_another_structure() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from seqmix_ir.builder import Builder
 from seqmix_ir.graph import Block, Op, Value
@@ -31,28 +31,33 @@ def write_template(
 ) -> tuple[Value, ...]:
     """Append the ops with new results, and return the outputs."""
     env = {**dict(zip(template.inputs, inputs, strict=True)), **weights}
-    for op in template.ops:
-        operands = tuple(None if v is None else env.get(v, v) for v in op.operands)
-        results = tuple(Value(v.type, v.hint) for v in op.results)
-        body = None if op.body is None else _moved_body(op.body, template.path, path)
-        b.append(Op(op.defn, operands, results, body, _moved(op.loc, template.path, path)))
-        env.update(zip(op.results, results, strict=True))
+    for op in _copied(template.ops, env, template.path, path):
+        b.append(op)
     return tuple(env.get(v, v) for v in template.outputs)
 
 
-def _moved_body(body: Block, old: str, new: str) -> Block:
-    """A body that says it is of another branch; its values are its own and may be shared."""
-    if old == new:
-        return body
-    ops = tuple(
-        replace(
-            op,
-            loc=_moved(op.loc, old, new),
-            body=None if op.body is None else _moved_body(op.body, old, new),
-        )
-        for op in body.ops
-    )
-    return Block(body.params, ops, body.results)
+def _copied(ops: Sequence[Op], env: dict[Value, Value], old: str, new: str) -> list[Op]:
+    """The ops with operands by ``env`` and results of their own, which ``env`` learns."""
+    copies = []
+    for op in ops:
+        operands = tuple(None if v is None else env.get(v, v) for v in op.operands)
+        results = tuple(map(_fresh, op.results))
+        body = None if op.body is None else _copied_body(op.body, old, new)
+        copies.append(Op(op.defn, operands, results, body, _moved(op.loc, old, new)))
+        env.update(zip(op.results, results, strict=True))
+    return copies
+
+
+def _copied_body(body: Block, old: str, new: str) -> Block:
+    """A body is isolated: it sees its own parameters only."""
+    params = tuple(map(_fresh, body.params))
+    env = dict(zip(body.params, params, strict=True))
+    ops = tuple(_copied(body.ops, env, old, new))
+    return Block(params, ops, tuple(env.get(v, v) for v in body.results))
+
+
+def _fresh(value: Value) -> Value:
+    return Value(value.type, value.hint)
 
 
 def _moved(loc: Loc, old: str, new: str) -> Loc:
