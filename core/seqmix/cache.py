@@ -1,8 +1,10 @@
 """The compile cache on disk: entries appear whole or not at all, and a broken one is rebuilt.
 
 It lives in ``$SEQMIX_CACHE_DIR``, else in ``~/.cache/seqmix``; ``SEQMIX_NO_CACHE=1`` turns it off.
-Processes share it without locks: an entry is written aside and renamed into place, and the first
-one to arrive wins.
+Processes share it: an entry is written aside and renamed into place, and the first one to arrive
+wins. ``SEQMIX_CACHE_LIMIT`` is the most bytes that it keeps: a new entry pushes out those that were
+used longest ago, whole, by a rename. An entry that a process has fetched is locked for as long as
+that process lives, for a loaded executable may go back to its files; it is never pushed out.
 """
 
 from __future__ import annotations
@@ -16,10 +18,20 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["clear", "directory", "enabled", "fetch", "key_of", "remember", "remove", "store"]
+from seqmix.cache_room import SEAL, hold, limit, make_room, release
 
-SEAL = ".sealed.json"
-"""Sizes and digests of the files of an entry: what makes damage visible."""
+__all__ = [
+    "SEAL",
+    "clear",
+    "directory",
+    "enabled",
+    "fetch",
+    "key_of",
+    "limit",
+    "remember",
+    "remove",
+    "store",
+]
 
 
 def directory() -> Path:
@@ -35,7 +47,7 @@ def enabled() -> bool:
 
 
 def clear() -> None:
-    """Remove every entry."""
+    """Remove every entry, used or not."""
     for kind in ("compiled", "digest"):
         shutil.rmtree(directory() / kind, ignore_errors=True)
 
@@ -50,20 +62,32 @@ def key_of(*parts: str) -> str:
 
 
 def fetch(key: str) -> Path | None:
-    """The folder of an entry, or None when there is none; a damaged one is removed."""
+    """The folder of an entry, or None when there is none; a damaged one is removed.
+
+    The entry stays until this process ends. ConfigError when the limit cannot be read: said here,
+    it comes before a compilation and not after it.
+    """
+    limit()
     folder = directory() / "compiled" / key
     if not folder.is_dir():
         return None
-    if not _is_whole(folder):
+    # What has a seal but cannot be held is on its way out.
+    held = hold(folder)
+    if not held and (folder / SEAL).exists():
+        return None
+    if not held or not _is_whole(folder):
         remove(key)
         return None
+    with contextlib.suppress(OSError):  # In a cache of someone else's, times cannot be set.
+        os.utime(folder / SEAL)
     return folder
 
 
 def store(key: str, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a folder and make it an entry; without effect where one cannot write.
 
-    What ``write`` itself raises is passed on.
+    Then the entries that were used longest ago go until the rest fits the limit; the new one stays
+    even when it alone is larger. What ``write`` itself raises is passed on.
     """
     home = directory() / "compiled"
     try:
@@ -81,11 +105,14 @@ def store(key: str, write: Callable[[Path], None]) -> None:
         return
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+    make_room(home, key)
 
 
 def remove(key: str) -> None:
-    """Drop an entry; nothing happens when there is none."""
-    shutil.rmtree(directory() / "compiled" / key, ignore_errors=True)
+    """Drop an entry, used or not; nothing happens when there is none."""
+    folder = directory() / "compiled" / key
+    release(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remember(kind: str, text: str, compute: Callable[[], str]) -> str:

@@ -5,23 +5,40 @@ Sizes: B prompts, S tokens of a piece, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias, cast, overload
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from seqmix.errors import ConfigError
 from seqmix.model import Model, flatten_states, initial_states, unflatten_states
-from seqmix.sample import Sampler
+from seqmix.prompts import Prompts, Request, is_one_prompt, make_request
+from seqmix.sample import Sampler, Sampling
 
 if TYPE_CHECKING:
     from seqmix.backend import Executable
 
-__all__ = ["Runner", "generate", "generate_all"]
+__all__ = ["Options", "Runner", "generate", "generate_all"]
 
 Runner: TypeAlias = "Model | Executable"
 States: TypeAlias = dict[str, Tensor]
+
+
+class Options(TypedDict, total=False):
+    """The keywords of :func:`generate`, which says what they mean."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int | None
+    rows: Sequence[int] | None
+    stop: Collection[int] | Sequence[Collection[int]]
+    attention_mask: Tensor | None
+    prefill_chunk: int | None
 
 
 @overload
@@ -30,98 +47,151 @@ def generate(
     prompt: Sequence[int],
     *,
     max_new_tokens: int,
-    temperature: float = ...,
-    seed: int | None = ...,
-    stop: Collection[int] = ...,
-    chunk: int | None = ...,
+    **options: Unpack[Options],
 ) -> Iterator[int]: ...
 @overload
 def generate(
     runner: Runner,
     prompt: Sequence[Sequence[int]] | Tensor,
     *,
-    max_new_tokens: int,
-    temperature: float = ...,
-    seed: int | None = ...,
-    stop: Collection[int] = ...,
-    chunk: int | None = ...,
+    max_new_tokens: int | Sequence[int],
+    **options: Unpack[Options],
 ) -> Iterator[list[int | None]]: ...
 def generate(
     runner: Runner,
-    prompt: Sequence[int] | Sequence[Sequence[int]] | Tensor,
+    prompt: Prompts,
     *,
-    max_new_tokens: int,
+    max_new_tokens: int | Sequence[int],
     temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
     seed: int | None = None,
-    stop: Collection[int] = (),
-    chunk: int | None = None,
+    rows: Sequence[int] | None = None,
+    stop: Collection[int] | Sequence[Collection[int]] = (),
+    attention_mask: Tensor | None = None,
+    prefill_chunk: int | None = None,
 ) -> Iterator[int] | Iterator[list[int | None]]:
-    """The tokens that continue a prompt, one at a time.
+    """The tokens that continue a prompt, one at a time; nothing is computed ahead of the reader.
 
-    One prompt (a list of ids) gives ids. Several prompts, or a tensor ``[B, S]``, give a list per
-    step with one id per prompt, None where that prompt has ended. A prompt ends before a token of
-    ``stop``. ``chunk`` is the most tokens read at once. Temperature 0 takes the likeliest token.
-    Raises ConfigError at the call, not at the first token.
+    One prompt (a list of ids) gives ids. Several prompts, of any lengths, give a list per step with
+    one id per prompt, None where that prompt has ended. Several prompts are lists of ids, or an
+    int64 tensor ``[B, S]`` whose ``attention_mask`` ``[B, S]`` is 0 at padding, wherever it stands.
+    Raises ConfigError at the call, not at the first token, for an argument that does not fit.
+
+    Args:
+        runner: a model, or what :func:`seqmix.compile` made of one.
+        prompt: what to continue.
+        max_new_tokens: at least 1; one number, or one per prompt.
+        temperature: 0 takes the likeliest token, else the scores are divided by it, and filtered
+            by ``top_k``, ``top_p`` and ``min_p`` in this order, as :mod:`seqmix.sample` says.
+        top_k: keep the k likeliest tokens, 0 for all.
+        top_p: keep the fewest likeliest tokens that reach this probability, 1 for all.
+        min_p: keep tokens at least so many times as likely as the likeliest, 0 for all.
+        repetition_penalty: above 1 makes tokens less likely that the row already has; comes before
+            the temperature.
+        seed: makes draws repeatable. Each row has a stream of its own.
+        rows: the number of each prompt, which picks its stream: prompt 3 of a batch, drawn alone
+            with ``rows=[3]``, continues as in the batch. 0, 1, ... when left out.
+        stop: a prompt ends before one of these ids; for all prompts, or one collection for each.
+        attention_mask: for a tensor of prompts.
+        prefill_chunk: the most tokens of a prompt that are read at once; bounds the memory.
+
     """
-    single = not isinstance(prompt, Tensor) and not any(isinstance(p, Sequence) for p in prompt)
-    prompts = _prompts(prompt, single)
-    if max_new_tokens < 0 or (chunk is not None and chunk < 1):
-        raise ConfigError(
-            "max_new_tokens should be at least 0 and chunk at least 1, "
-            f"found {max_new_tokens} and {chunk}"
-        )
-    sampler = Sampler(temperature, seed)
-    rows = _continue(runner, prompts, max_new_tokens, sampler, frozenset(stop), chunk)
-    return _first_of_each(rows) if single else rows
+    request = make_request(runner.config, prompt, attention_mask, max_new_tokens, stop)
+    if prefill_chunk is not None and prefill_chunk < 1:
+        raise ConfigError(f"prefill_chunk should be at least 1, found {prefill_chunk}")
+    if rows is not None and len(rows) != len(request):
+        raise ConfigError(f"rows has {len(rows)} numbers for {len(request)} prompts")
+    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
+    sampler = Sampler(sampling, request.prompts, seed, rows)
+    steps = _continue(runner, request, sampler, prefill_chunk)
+    return _first_of_each(steps) if is_one_prompt(prompt) else steps
 
 
 def generate_all(
     runner: Runner,
     prompts: Sequence[Sequence[int]] | Tensor,
     *,
-    max_new_tokens: int,
-    temperature: float = 0.0,
-    seed: int | None = None,
-    stop: Collection[int] = (),
-    chunk: int | None = None,
+    max_new_tokens: int | Sequence[int],
+    on_token: Callable[[int, int], None] | None = None,
+    **options: Unpack[Options],
 ) -> list[list[int]]:
-    """The whole continuation of each prompt; see :func:`generate`."""
+    """The whole continuation of each prompt; see :func:`generate` for the options.
+
+    ``on_token(row, token)`` is called with every token as soon as it is known.
+    """
+    if is_one_prompt(prompts):
+        raise ConfigError("several prompts are needed, a list of lists of ids; found a single list")
     done: list[list[int]] = [[] for _ in prompts]
-    steps = generate(
-        runner,
-        prompts,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        seed=seed,
-        stop=stop,
-        chunk=chunk,
-    )
-    for step in steps:
-        for row, token in zip(done, step, strict=True):
-            if token is not None:
-                row.append(token)
+    for step in generate(runner, prompts, max_new_tokens=max_new_tokens, **options):
+        for row, token in enumerate(step):
+            if token is None:
+                continue
+            done[row].append(token)
+            if on_token is not None:
+                on_token(row, token)
     return done
-
-
-def _prompts(
-    prompt: Sequence[int] | Sequence[Sequence[int]] | Tensor, single: bool
-) -> list[list[int]]:
-    if isinstance(prompt, Tensor) and (prompt.ndim != 2 or prompt.dtype != torch.int64):
-        raise ConfigError(
-            f"a prompt tensor should be int64 [B, S], found {prompt.dtype} {list(prompt.shape)}"
-        )
-    given = prompt.tolist() if isinstance(prompt, Tensor) else prompt
-    rows = cast(Sequence[Sequence[int]], [given] if single else given)
-    found = [[int(token) for token in row] for row in rows]
-    if not found or not all(found):
-        raise ConfigError("a prompt needs at least one token; begin with the model's bos token")
-    return found
 
 
 def _first_of_each(rows: Iterator[list[int | None]]) -> Iterator[int]:
     for row in rows:
         if row[0] is not None:
             yield row[0]
+
+
+def _continue(
+    runner: Runner, request: Request, sampler: Sampler, chunk: int | None
+) -> Iterator[list[int | None]]:
+    """Read the prompts, then choose and read one token per row until all rows have ended."""
+    logits, states = _prefill(runner, request.prompts, chunk)
+    lengths = [len(prompt) for prompt in request.prompts]
+    alive = [True] * len(request)
+    for made in count(1):
+        chosen = [
+            None if token in stop else token
+            for token, stop in zip(sampler(logits, alive), request.stops, strict=True)
+        ]
+        if all(token is None for token in chosen):
+            return
+        yield chosen
+        alive = [
+            token is not None and made < limit
+            for token, limit in zip(chosen, request.limits, strict=True)
+        ]
+        if not any(alive):
+            return
+        ids, positions = _next_tokens(chosen, alive, lengths)
+        lengths = [length + 1 for length in lengths]
+        logits, states = _advance(runner, ids, positions, states)
+
+
+def _next_tokens(
+    chosen: Sequence[int | None], alive: Sequence[bool], lengths: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Ids and positions ``[B, 1]``. A row that has ended goes on as padding: its state stays."""
+    ids = [[token or 0] for token in chosen]
+    places = [[length if here else -1] for length, here in zip(lengths, alive, strict=True)]
+    return torch.tensor(ids), torch.tensor(places)
+
+
+def _prefill(
+    runner: Runner, prompts: Sequence[list[int]], chunk: int | None
+) -> tuple[Tensor, States]:
+    """Read all prompts, shorter ones padded on the left so that all end together."""
+    longest = max(map(len, prompts))
+    gaps = [longest - len(prompt) for prompt in prompts]
+    ids = torch.tensor([[0] * g + p for g, p in zip(gaps, prompts, strict=True)])
+    positions = torch.tensor(
+        [[-1] * g + list(range(len(p))) for g, p in zip(gaps, prompts, strict=True)]
+    )
+    states = _fresh(runner, len(prompts))
+    size = chunk or longest
+    for start in range(0, longest, size):
+        piece = slice(start, start + size)
+        logits, states = _advance(runner, ids[:, piece], positions[:, piece], states)
+    return logits, states
 
 
 @torch.inference_mode()
@@ -140,51 +210,6 @@ def _advance(
         logits_to_keep=1,
     )
     return logits[:, -1], flatten_states(runner, states_after)
-
-
-def _continue(
-    runner: Runner,
-    prompts: list[list[int]],
-    max_new_tokens: int,
-    sampler: Sampler,
-    stop: frozenset[int],
-    chunk: int | None,
-) -> Iterator[list[int | None]]:
-    """Read the prompts, then choose and read one token per row until all rows have ended."""
-    if max_new_tokens == 0:
-        return
-    logits, states = _prefill(runner, prompts, chunk)
-    lengths = [len(prompt) for prompt in prompts]
-    alive = [True] * len(prompts)
-    for made in range(1, max_new_tokens + 1):
-        chosen = sampler(logits)
-        alive = [here and token not in stop for here, token in zip(alive, chosen, strict=True)]
-        if not any(alive):
-            return
-        yield [t if here else None for here, t in zip(alive, chosen, strict=True)]
-        if made == max_new_tokens:
-            return
-        # A row that has ended goes on as padding, which changes nothing for the others.
-        ids = [[t if here else 0] for here, t in zip(alive, chosen, strict=True)]
-        places = [[n if here else -1] for here, n in zip(alive, lengths, strict=True)]
-        lengths = [n + 1 for n in lengths]
-        logits, states = _advance(runner, torch.tensor(ids), torch.tensor(places), states)
-
-
-def _prefill(runner: Runner, prompts: list[list[int]], chunk: int | None) -> tuple[Tensor, States]:
-    """Read all prompts, shorter ones padded on the left so that all end together."""
-    longest = max(map(len, prompts))
-    gaps = [longest - len(prompt) for prompt in prompts]
-    ids = torch.tensor([[0] * g + p for g, p in zip(gaps, prompts, strict=True)])
-    positions = torch.tensor(
-        [[-1] * g + list(range(len(p))) for g, p in zip(gaps, prompts, strict=True)]
-    )
-    states = _fresh(runner, len(prompts))
-    size = chunk or longest
-    for start in range(0, longest, size):
-        piece = slice(start, start + size)
-        logits, states = _advance(runner, ids[:, piece], positions[:, piece], states)
-    return logits, states
 
 
 def _fresh(runner: Runner, batch: int) -> States:
