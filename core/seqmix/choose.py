@@ -43,7 +43,11 @@ def choose_backend(module: Module) -> tuple[Backend, list[str]]:
     """
     found, refused = _candidates(module)
     if not found:
-        raise BackendError("no backend can run this model here: " + "; ".join(refused))
+        reasons = "; ".join(refused) or "none is installed that is chosen by itself"
+        raise BackendError(
+            f"no backend can run this model here: {reasons}; install another, or ask for one by "
+            "its name"
+        )
     choice = hooks.choose_backend(module, list(found))
     if choice is not None:
         name, plugin = choice

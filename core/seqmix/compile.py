@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from seqmix import cache, hooks, registry
 from seqmix.backend import Backend, Executable, Program
 from seqmix.choose import BackendLegality, choose_backend
-from seqmix.errors import BackendError, ConfigError
+from seqmix.errors import BackendError, ConfigError, PluginError
 from seqmix.interface import read_manifest
 from seqmix.keys import compile_key
 from seqmix_ir.graph import Module
@@ -68,7 +68,12 @@ def load(directory: Path | str) -> Executable:
     """Read what ``Executable.save`` wrote; its backend must be installed and available."""
     folder = Path(directory)
     report, _ = read_manifest(folder)
-    chosen, _ = _resolve(report.backend, Module("saved"))
+    try:
+        chosen, _ = _resolve(report.backend, Module("saved"))
+    except PluginError as error:
+        raise PluginError(
+            f"{folder}: compiled for a backend that is missing here: {error}"
+        ) from error
     return chosen.load(folder)
 
 
@@ -83,7 +88,8 @@ def program_of(source: Source) -> Program:
     if not isinstance(source, Model):
         if not hasattr(source, "weights") or not hasattr(source, "config"):
             raise ConfigError(
-                f"a model, a checkpoint or a program is needed to compile, found {source!r}"
+                f"a model, a checkpoint or a program is needed to compile, found {source!r}; "
+                "seqmix.resolve(path) reads a checkpoint"
             )
         source = Model.from_checkpoint(source)
     here = source.embed.weight.device.type

@@ -153,7 +153,8 @@ def _explain(schema: type[BaseModel], problem: Any) -> str:
     if problem["type"] == "missing":
         return f"'{place}' is missing"
     if problem["type"] != "extra_forbidden":
-        return f"{place}: {problem['msg']}, found {_short(problem['input'])}"
+        said = problem["msg"].removeprefix("Value error, ")
+        return f"{place}: {said}, found {_short(problem['input'])}"
     fields = _fields_at(schema, loc[:-1])
     name = str(loc[-1])
     return f"unknown key '{place}'{did_you_mean(name, fields)}; known: {', '.join(fields)}"

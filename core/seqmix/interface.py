@@ -55,8 +55,8 @@ def check_inputs(
         problems += _type_problems(name, type, inputs[name], any_float)
     if problems:
         raise _refused(graph, problems)
-    binding, problems = _bind(present, inputs)
-    problems += _bound_problems(graph, binding)
+    binding, source, problems = _bind(present, inputs)
+    problems += _bound_problems(graph, binding, source)
     problems += _size_problems(present, inputs, binding)
     if problems:
         raise _refused(graph, problems)
@@ -140,8 +140,8 @@ def _dtype_of(tensor: Tensor) -> str:
 
 def _bind(
     types: Mapping[str, TensorType], inputs: Mapping[str, Tensor]
-) -> tuple[dict[str, int], list[str]]:
-    """Sizes of the axes that are a plain name, and where two inputs disagree about one."""
+) -> tuple[dict[str, int], dict[str, str], list[str]]:
+    """Sizes of the axes that are a plain name, their places, and where two inputs disagree."""
     binding: dict[str, int] = {}
     source: dict[str, str] = {}
     problems = []
@@ -154,7 +154,7 @@ def _bind(
             source.setdefault(symbol, place)
             if known != actual:
                 problems.append(f"{symbol} is {known} by {source[symbol]}, but {actual} by {place}")
-    return binding, problems
+    return binding, source, problems
 
 
 @lru_cache(maxsize=1024)
@@ -164,19 +164,20 @@ def _name_of(size: Size) -> str | None:
     return text if isinstance(size, Dim) and text.isidentifier() else None
 
 
-def _bound_problems(graph: Graph, binding: Mapping[str, int]) -> list[str]:
+def _bound_problems(
+    graph: Graph, binding: Mapping[str, int], source: Mapping[str, str]
+) -> list[str]:
     problems = []
     for info in graph.dims:
         value = binding.get(info.name)
         if value is None:
             continue
+        found = f"found {value} by {source[info.name]}"
         if value < info.min or (info.max is not None and value > info.max):
             limit = f"at least {info.min}" if value < info.min else f"at most {info.max}"
-            problems.append(f"{info.name} should be {limit}, found {value}")
+            problems.append(f"{info.name} should be {limit}, {found}")
         if value % info.multiple_of:
-            problems.append(
-                f"{info.name} should be a multiple of {info.multiple_of}, found {value}"
-            )
+            problems.append(f"{info.name} should be a multiple of {info.multiple_of}, {found}")
     return problems
 
 

@@ -121,7 +121,10 @@ def register_local(kind: str, name: str, thing: Any) -> Iterator[None]:
     """
     key = (_checked(kind), name)
     if key in _local:
-        raise PluginError(f"{kind[:-1]} '{name}' is registered by hand already: {_local[key]!r}")
+        raise PluginError(
+            f"{kind[:-1]} '{name}' is registered by hand already: {_local[key]!r}; leave that "
+            "context first, or choose another name"
+        )
     _local[key] = thing
     try:
         yield

@@ -55,13 +55,14 @@ def test_a_value_must_be_defined_before_it_is_used() -> None:
     second, first = Op(ops.Neg(), (b,), (a,)), Op(ops.Neg(), (x,), (b,))
     verify(_graph([x], [first, second], [a]))
     text = _problems(_graph([x], [second, first], [a]))
-    assert "%a = neg(%?) : f32[3]\n  ^ operand 0 (f32[3]) is not defined before this op\n" in text
+    message = "operand 0 (f32[3]) is not defined before this op; 'neg' defines it further down"
+    assert f"%a = neg(%?) : f32[3]\n  ^ {message}" in text
     assert "1 problem(s)" in text
 
 
 def test_a_result_must_be_defined() -> None:
     text = _problems(_graph([Value(F, "x")], [], [Value(F)]))
-    assert text.endswith("return %?\n}\n  ^ result 0 (f32[3]) is not defined in it")
+    assert "return %?\n}\n  ^ result 0 (f32[3]) is not defined in it; nothing" in text
 
 
 def test_a_value_is_defined_once() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,13 +21,14 @@ import torch.fx.experimental._config
 
 from seqmix.capture.locate import source_of
 
-__all__ = ["Guard", "watched_guards"]
+__all__ = ["Guard", "Guards", "watched_guards"]
 
 _CONFIG: Any = torch.fx.experimental._config
 _LOGGING = os.path.dirname(logging.__file__) + os.sep
 _CAPTURE = os.path.dirname(__file__) + os.sep
 _LOGGER = "torch.fx.experimental.symbolic_shapes"
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_SYMBOL = re.compile(r"\bs\d+\b")
 # What stands between a question and its log line: it asks on behalf of its caller.
 _MESSENGERS = (
     _TORCH + "__init__.py",
@@ -48,14 +50,27 @@ class Guard:
         return f"{self.answer} was decided at {self.where or 'an unknown place'}"
 
 
+class Guards(list[Guard]):
+    """The guards of one export, and what torch's names of sizes (``s77``) stand for."""
+
+    def __init__(self) -> None:
+        """Nothing was asked yet."""
+        super().__init__()
+        self.sizes: dict[str, str] = {}
+
+    def spelled(self, text: str) -> str:
+        """``text`` with sizes as a user writes them: ``x.shape[1]``."""
+        return _SYMBOL.sub(lambda found: self.sizes.get(found[0], found[0]), text)
+
+
 @contextmanager
-def watched_guards() -> Iterator[list[Guard]]:
+def watched_guards() -> Iterator[Guards]:
     """Collect the guards of everything that is exported inside.
 
     Sizes are treated as unknown even where 0 and 1 are special to torch, so that slices such as
     ``x[:, 1:]`` need no guard.
     """
-    guards: list[Guard] = []
+    guards = Guards()
     logger = logging.getLogger(_LOGGER)
     before = (logger.level, logger.propagate, logger.handlers)
     if not logger.isEnabledFor(logging.INFO):
@@ -74,20 +89,38 @@ def watched_guards() -> Iterator[list[Guard]]:
 class _Collector(logging.Handler):
     """Reads torch's log of guards, from inside the question: the asker is on the stack."""
 
-    def __init__(self, guards: list[Guard]) -> None:
+    def __init__(self, guards: Guards) -> None:
         super().__init__(logging.INFO)
         self._guards = guards
 
     def emit(self, record: logging.LogRecord) -> None:
         arguments: Any = record.args
-        if "[guard added]" not in str(record.msg) or not isinstance(arguments, tuple):
+        if not isinstance(arguments, tuple):
+            return
+        if str(record.msg).startswith("create_symbol %s = %s for %s"):
+            self._guards.sizes[str(arguments[0])] = _axis(str(arguments[2]))
+        if "[guard added]" not in str(record.msg):
             return
         if "suppressed" in str(arguments[0]):
             return
         frames = _stack()
         asker = next((f for f, _ in reversed(frames) if not f.startswith(_MESSENGERS)), _TORCH)
         by_model = not asker.startswith((_TORCH, _CAPTURE, "<"))
-        self._guards.append(Guard(str(arguments[1]), source_of(frames), by_model))
+        answer = self._guards.spelled(_comparison(str(arguments[1])))
+        self._guards.append(Guard(answer, source_of(frames), by_model))
+
+
+def _axis(source: str) -> str:
+    """``args[0].shape[1]`` for ``L['args'][0].size()[1]``, torch's name of an axis."""
+    return re.sub(r"^L\['(\w+)'\]", r"\1", source).replace(".size()", ".shape")
+
+
+def _comparison(answer: str) -> str:
+    """``a == b`` for sympy's ``Eq(a, b)``, and likewise for ``Ne``."""
+    found = re.fullmatch(r"(Eq|Ne)\((.*), ([^,]*)\)", answer)
+    if found is None:
+        return answer
+    return f"{found[2]} {'==' if found[1] == 'Eq' else '!='} {found[3]}"
 
 
 def _stack() -> list[tuple[str, int]]:

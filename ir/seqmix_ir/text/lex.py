@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 
 from seqmix_ir.errors import IRError
@@ -43,13 +44,26 @@ class Source:
 
     def error(self, message: str, at: int) -> IRError:
         """The error ``file:line:column: message`` with the line and a caret under the place."""
-        line = self.text.count("\n", 0, at) + 1
         start = self.text.rfind("\n", 0, at) + 1
         column = at - start
         shown, place = _clipped(self.text[start:].split("\n", 1)[0].rstrip(), column)
-        # Tabs stay tabs, so that the caret stands under its place however wide they are.
-        blank = "".join("\t" if c == "\t" else " " for c in shown[:place].ljust(place))
-        return IRError(f"{self.file}:{line}:{column + 1}: {message}\n    {shown}\n    {blank}^")
+        blank = "".join(map(_blank, shown[:place].ljust(place)))
+        return IRError(
+            f"{self.file}:{self.line_of(at)}:{column + 1}: {message}\n    {shown}\n    {blank}^"
+        )
+
+    def line_of(self, at: int) -> int:
+        """The number of the line that a place is on, from 1."""
+        return self.text.count("\n", 0, at) + 1
+
+
+def _blank(character: str) -> str:
+    """Blanks as wide as a character is in a terminal, for what stands below it."""
+    if character == "\t":
+        return character  # However wide the terminal makes it.
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return ""
+    return "  " if unicodedata.east_asian_width(character) in "WF" else " "
 
 
 def _clipped(line: str, column: int) -> tuple[str, int]:

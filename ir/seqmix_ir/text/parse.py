@@ -35,11 +35,13 @@ class _Parser:
     def __init__(self, reader: Reader, table: OpTable) -> None:
         self._r = reader
         self._table = table
+        self._around: list[Scope] = []
+        self._first: dict[Value, Token] = {}
 
     def module(self) -> Module:
         """The whole text."""
         r = self._r
-        r.take("seqmix")
+        r.take("seqmix", f"a header such as 'seqmix {FORMAT}'")
         version = r.token
         if r.integer() != FORMAT:
             r.fail(
@@ -54,6 +56,8 @@ class _Parser:
         r.take("{")
         graphs: list[Graph] = []
         while not r.take_if("}"):
+            if not r.ahead("graph"):
+                r.fail_expected("'graph', or '}' at the end of the module")
             graphs.append(self._graph())
         r.take_kind("end", "the end of the text")
         return Module(name, tuple(graphs))
@@ -128,8 +132,12 @@ class _Parser:
     def _define(self, token: Token, scope: Scope, value: Value) -> Value:
         key = self._key(token)
         if key in scope:
-            self._r.fail(f"{token.text} is defined twice", token)
+            line = self._r.source.line_of(self._first[scope[key]].at)
+            self._r.fail(
+                f"{token.text} is defined twice, first on line {line}; choose another name", token
+            )
         scope[key] = value
+        self._first[value] = token
         return value
 
     def _hint(self, token: Token) -> str:
@@ -157,9 +165,18 @@ class _Parser:
     def _use(self, scope: Scope) -> Value:
         token = self._r.take_kind("value", "a value such as %x")
         if (value := scope.get(self._key(token))) is None:
-            near = did_you_mean(token.text, scope)
-            self._r.fail(f"{token.text} is not defined before this place{near}", token)
+            hint = self._hidden(token) or did_you_mean(token.text, scope)
+            self._r.fail(f"{token.text} is not defined before this place{hint}", token)
         return value
+
+    def _hidden(self, token: Token) -> str:
+        """What to do about a value that stands around a body, if that is what is meant."""
+        if not any(self._key(token) in scope for scope in self._around):
+            return ""
+        return (
+            "; a body sees its own values only: make it an operand of the op and a parameter of "
+            "the body"
+        )
 
     def _operand(self, scope: Scope) -> Value | None:
         return None if self._r.take_if("none") else self._use(scope)
@@ -175,8 +192,8 @@ class _Parser:
         r.take("(")
         operands = tuple(r.listed(lambda: self._operand(scope), ")"))
         defn = self._defn(cls, name)
-        body = self._body() if r.take_if("body") else None
-        r.take(":")
+        body = self._body(scope) if r.take_if("body") else None
+        r.take(":", "':' and the type of every result")
         types = [r.type()]
         while r.take_if(","):
             types.append(r.type())
@@ -189,14 +206,17 @@ class _Parser:
         )
         return Op(defn, operands, results, body, loc)
 
-    def _body(self) -> Block:
+    def _body(self, around: Scope) -> Block:
         def read() -> Block:
             scope: Scope = {}
             params = self._params(scope)
             self._r.take("{")
             return self._block(params, scope)
 
-        return self._r.nested(read)
+        self._around.append(around)
+        body = self._r.nested(read)
+        self._around.pop()
+        return body
 
     def _defn(self, cls: type[OpDef], name: Token) -> OpDef:
         """The op with its attributes, each checked to be there and of the declared type."""

@@ -47,14 +47,18 @@ class Reader:
         """Raise the error at ``token``, or at the one to be read next."""
         raise self.source.error(message, (token or self.token).at)
 
+    def fail_expected(self, what: str) -> NoReturn:
+        """Raise the error that something else than ``what`` comes next."""
+        self.fail(f"expected {what}, found {self._found()}")
+
     def ahead(self, text: str) -> bool:
         """Whether the next token reads ``text``."""
         return self.token.text == text and self.token.kind != "string"
 
-    def take(self, text: str) -> Token:
-        """Read exactly ``text``."""
+    def take(self, text: str, what: str = "") -> Token:
+        """Read exactly ``text``; ``what`` says it better in the message."""
         if not self.ahead(text):
-            self.fail(f"expected '{text}', found {self._found()}")
+            self.fail_expected(what or f"'{text}'")
         return self.advance()
 
     def take_if(self, text: str) -> bool:
@@ -67,7 +71,7 @@ class Reader:
     def take_kind(self, kind: str, what: str) -> Token:
         """Read a token of one kind."""
         if self.token.kind != kind:
-            self.fail(f"expected {what}, found {self._found()}")
+            self.fail_expected(what)
         return self.advance()
 
     def advance(self) -> Token:
@@ -82,7 +86,7 @@ class Reader:
         items: list[T] = []
         while not self.take_if(close):
             if items:
-                self.take(",")
+                self.take(",", f"',' or '{close}'")
             items.append(item())
         return items
 
@@ -122,7 +126,7 @@ class Reader:
     def _factor(self) -> Size:
         if self.token.kind == "number":
             return self.integer()
-        token = self.take_kind("word", "a size")
+        token = self.take_kind("word", "a size: a number, a name, or a call such as min(S, 8)")
         if self.ahead("("):
             return self._call(token)
         return self.checked(lambda: dim(token.text), token)
@@ -167,6 +171,8 @@ class Reader:
             return self.advance().text == "true"
         if token.kind == "word" and self.tokens[self._next + 1].text == "[":
             return self.type()
+        if token.kind not in ("number", "word") and token.text != "-":
+            self.fail_expected("a value: a number, a size, a string, a type, or a list in [ ]")
         return self._number()
 
     def _number(self) -> object:

@@ -7,10 +7,12 @@ and its hash is the module's fingerprint.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from seqmix_ir.errors import IRError
 from seqmix_ir.graph import Block, DimInfo, Graph, Module, Op, Value
+from seqmix_ir.text.excerpt import clipped, few, windows
 from seqmix_ir.text.lex import WORD, quoted
 from seqmix_ir.text.literal import show_literal, show_loc
 
@@ -18,6 +20,7 @@ __all__ = ["FORMAT", "fingerprint", "show", "show_graph"]
 
 FORMAT = 1
 
+T = TypeVar("T")
 Notes = Mapping[Op, Sequence[str]]
 
 
@@ -43,12 +46,15 @@ def fingerprint(module: Module) -> str:
 def show_graph(graph: Graph, *, locs: bool = False, notes: Notes | None = None) -> str:
     """The text of one graph; ``notes`` are printed under their ops, for people.
 
-    With ``notes``, what cannot be spelled is shown in angle brackets; without, it is an IRError.
+    With ``notes``, what cannot be spelled is shown in angle brackets (without, it is an IRError),
+    and of a long graph only the surroundings of the notes are shown.
     """
     writer = _Writer(locs, notes)
-    params = ", ".join(f"{writer.define(p, named=True)}: {p.type}" for p in graph.block.params)
-    dims = f" dims({', '.join(map(_dim, graph.dims))})" if graph.dims else ""
-    outputs = ", ".join(map(quoted, graph.outputs))
+    for param in graph.block.params:
+        writer.define(param, named=True)
+    params = writer.listed(graph.block.params, writer.typed)
+    dims = f" dims({writer.listed(graph.dims, _dim)})" if graph.dims else ""
+    outputs = writer.listed(graph.outputs, quoted)
     head = f"graph @{quoted(graph.name)}({params}){dims} -> ({outputs}) {{"
     return "\n".join([head, *writer.block(graph.block, "  "), "}"])
 
@@ -80,21 +86,41 @@ class _Writer:
     def block(self, block: Block, indent: str) -> list[str]:
         """The lines between the braces."""
         lines: list[str] = []
-        for op in block.ops:
-            lines.extend(self._op(op, indent))
-            lines.extend(f"{indent}^ {note}" for note in self._notes.get(op, ()))
-        lines.append(f"{indent}return {', '.join(map(self._use, block.results))}".rstrip())
+        runs = windows(block, self._notes) if self._lenient else [(block.ops, True)]
+        for ops, seen in runs:
+            for op in ops:
+                lines.extend(self._noted(op, indent) if seen else self._unseen(op))
+            lines.extend([] if seen else [f"{indent}... {len(ops)} ops ..."])
+        lines.append(f"{indent}return {self.listed(block.results, self._use)}".rstrip())
         return lines
 
+    def listed(self, items: Sequence[T], show: Callable[[T], str]) -> str:
+        """Items between commas; for people not too many of them."""
+        return ", ".join(few(items, show) if self._lenient else map(show, items))
+
+    def typed(self, value: Value) -> str:
+        """A defined value with its type."""
+        return f"{self._use(value)}: {value.type}"
+
+    def _noted(self, op: Op, indent: str) -> list[str]:
+        lines = self._op(op, indent)
+        return [*lines, *(f"{indent}^ {note}" for note in self._notes.get(op, ()))]
+
+    def _unseen(self, op: Op) -> list[str]:
+        """No lines, but the names that the op's results have."""
+        for result in op.results:
+            self.define(result)
+        return []
+
     def _op(self, op: Op, indent: str) -> list[str]:
-        operands = ", ".join("none" if v is None else self._use(v) for v in op.operands)
+        operands = self.listed(op.operands, self._operand)
         attributes = ", ".join(
             f"{key} = {self._literal(value)}" for key, value in op.defn.attributes().items()
         )
         right = f"{op.name}({operands})" + (f" {{{attributes}}}" if attributes else "")
         body = [] if op.body is None else self._body(op.body, indent)
-        left = ", ".join(map(self.define, op.results))
-        types = ", ".join(str(v.type) for v in op.results)
+        left = self.listed([self.define(v) for v in op.results], str)
+        types = self.listed(op.results, lambda v: str(v.type))
         tail = f" : {types}" + (f" {show_loc(op.loc)}" if self._locs else "")
         if op.body is None:
             return [f"{indent}{left} = {right}{tail}"]
@@ -102,16 +128,22 @@ class _Writer:
 
     def _body(self, body: Block, indent: str) -> list[str]:
         inner = _Writer(self._locs, self._notes if self._lenient else None)
-        params = ", ".join(f"{inner.define(p)}: {p.type}" for p in body.params)
+        for param in body.params:
+            inner.define(param)
+        params = inner.listed(body.params, inner.typed)
         return [f"body({params}) {{", *inner.block(body, indent + "  "), "}"]
 
     def _literal(self, value: object) -> str:
         try:
-            return show_literal(value)
+            text = show_literal(value)
         except IRError:
             if not self._lenient:
                 raise
-            return f"<{value!r}>"
+            text = f"<{value!r}>"
+        return clipped(text) if self._lenient else text
+
+    def _operand(self, value: Value | None) -> str:
+        return "none" if value is None else self._use(value)
 
     def _use(self, value: Value) -> str:
         return f"%{self._names.get(value, '?')}"
