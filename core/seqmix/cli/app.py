@@ -68,18 +68,37 @@ def info(model: Model, rope: Rope = None, json: Json = False) -> None:
 @app.command()
 def run(
     model: Model,
-    prompt: Annotated[str, typer.Option(help="The text to continue.")],
+    prompt: Annotated[list[str], typer.Option(help="The text to continue; repeat for a batch.")],
     backend: BackendName = "torch",
     rope: Rope = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="At most so many new tokens.")] = 64,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    top_k: Annotated[int, typer.Option(min=0, help="Draw from the k likeliest; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest up to p; 1: all.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Least share of the likeliest; 0: any.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1 repeats less.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Makes sampling repeatable.")] = None,
     chat: Annotated[bool, typer.Option(help="Wrap the prompt in the chat template.")] = False,
 ) -> None:
-    """Continue a prompt, token by token."""
+    """Continue a prompt, token by token, or several at once."""
     from seqmix.cli.run import continue_text
 
-    continue_text(model, prompt, backend, rope, max_tokens, temperature, seed, chat)
+    continue_text(
+        model,
+        prompt,
+        backend,
+        rope,
+        max_tokens,
+        {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+        },
+        seed,
+        chat,
+    )
 
 
 @app.command()
@@ -89,11 +108,15 @@ def export(
     backend: BackendName = "onnxruntime",
     rope: Rope = None,
     force: Annotated[bool, typer.Option(help="Replace the folder if it exists.")] = False,
+    opset: Annotated[int | None, typer.Option(help="ONNX: the opset of the file.")] = None,
+    contrib: Annotated[
+        bool, typer.Option(help="ONNX: use operators that only ONNX Runtime has.")
+    ] = False,
 ) -> None:
     """Compile a model for a backend and write everything that running it needs."""
     from seqmix.cli.export import export_model
 
-    export_model(model, out, backend, rope, force)
+    export_model(model, out, backend, rope, force, opset, contrib)
 
 
 @app.command()
@@ -129,8 +152,15 @@ def ir(
     rope: Rope = None,
     locs: Annotated[bool, typer.Option(help="Show where every op comes from.")] = False,
     out: Annotated[Path | None, typer.Option("-o", help="Write to a file.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write both stages, side by side, as one web page."),
+    ] = None,
 ) -> None:
-    """Print the graph of a model."""
-    from seqmix.cli.ir import print_ir
+    """Print the graph of a model; with --html, exit 1 if the backend cannot run it."""
+    from seqmix.cli.ir import print_ir, write_page
 
-    print_ir(model, stage, backend, rope, locs, out)
+    if html is None:
+        print_ir(model, stage, backend, rope, locs, out)
+    else:
+        raise typer.Exit(write_page(model, backend, rope, html, out))

@@ -1,16 +1,22 @@
-"""``seqmix ir``: the graph as text."""
+"""``seqmix ir``: the graph as text, or both of its stages as a page."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seqmix import hooks
 from seqmix.cli.loading import check_backend_name, load_checkpoint, load_model, pick_backend
 from seqmix.cli.progress import progress
 from seqmix.errors import ConfigError, did_you_mean
 
-__all__ = ["print_ir"]
+if TYPE_CHECKING:
+    from seqmix.backend import Backend
+    from seqmix_ir.graph import Module
+
+__all__ = ["print_ir", "write_page"]
 
 _STAGES = ("captured", "legalized")
 
@@ -28,8 +34,8 @@ def print_ir(
         raise ConfigError(
             f"no stage '{stage}'{did_you_mean(stage, _STAGES)}; known: {', '.join(_STAGES)}"
         )
-    if out is not None and not out.absolute().parent.is_dir():
-        raise ConfigError(f"{out}: there is no folder {out.absolute().parent}; make it first")
+    if out is not None:
+        _check_folder(out)
     if stage == "legalized":
         check_backend_name(backend)
     model = load_model(load_checkpoint(source, rope))
@@ -44,3 +50,57 @@ def print_ir(
         sys.stdout.write(text)
     else:
         out.write_text(text, encoding="utf-8")
+
+
+def write_page(
+    source: str, backend: str, rope: str | None, html: Path, out: Path | None = None
+) -> int:
+    """Write the captured and the legalized module as one page; 1 if some op cannot be run."""
+    from seqmix.compile import program_of
+
+    if out is not None:
+        raise ConfigError("-o writes text and --html a page; give one of them")
+    _check_folder(html)
+    if html.exists() and not html.is_file():
+        raise ConfigError(f"{html} is no file; choose another name")
+    check_backend_name(backend)
+    checkpoint = load_checkpoint(source, rope)
+    model = load_model(checkpoint)
+    with progress("capturing"):
+        module = program_of(model).module
+        text, lost = _page(checkpoint.config.name, module, pick_backend(backend, module))
+    _write(html, text)
+    return int(lost)
+
+
+def _page(name: str, module: Module, backend: Backend) -> tuple[str, bool]:
+    """The page, and whether the backend cannot run the module."""
+    from seqmix.choose import BackendLegality
+    from seqmix.page import Subject, lower_as_far, render
+
+    legality = BackendLegality(backend, backend.default_target())
+    lowered, record = lower_as_far(module, legality, hooks.rewrites(backend.name))
+    subject = Subject(name, backend.name, legality.target, record)
+    return render(module, lowered, subject, legality.supports), bool(record.impossible)
+
+
+def _check_folder(file: Path) -> None:
+    if not (folder := file.absolute().parent).is_dir():
+        raise ConfigError(f"{file}: there is no folder {folder}; make it first")
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file, which appears whole or not at all; a link stays one."""
+    target = file.resolve()
+    part = target.with_name(f".seqmix-{os.getpid()}.html")
+    try:
+        # A name may hold half of a surrogate pair, which UTF-8 has no bytes for.
+        part.write_bytes(text.encode("utf-8", "backslashreplace"))
+        part.replace(target)
+    except OSError as error:
+        raise ConfigError(
+            f"{file}: cannot be written: {error.strerror or error}; choose another place"
+        ) from error
+    finally:
+        if part.exists():
+            part.unlink()
