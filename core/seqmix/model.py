@@ -44,7 +44,13 @@ class Branch(nn.Module):
 
     def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
         """What the branch adds to ``x [B, S, D]``, and its state after."""
-        y, after = self.mixer(self.norm(x), state, ctx)
+        out = self.mixer(self.norm(x), state, ctx)
+        if not isinstance(out, tuple) or len(out) != 2:
+            raise ConfigError(
+                f"{type(self.mixer).__name__}.forward returned {type(out).__name__}, expected its "
+                "output and its new state: return y, state"
+            )
+        y, after = out
         return y, after
 
 

@@ -74,6 +74,11 @@ class Interpreter:
             raise IRError(f"module '{self.module.name}' declares no weight '{name}'")
         stored = np.asarray(self._stored(name))
         self._check_dtype(f"weight '{name}'", stored, type)
+        if stored.shape != type.shape:
+            raise IRError(
+                f"weight '{name}' of module '{self.module.name}' is {type}, found an array of "
+                f"shape {list(stored.shape)}; give the weights of this model"
+            )
         return self._cache.setdefault(name, _widened(stored, type.dtype, self.judge))
 
     def last_uses(self, block: Block) -> list[tuple[Value, ...]]:

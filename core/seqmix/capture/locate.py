@@ -25,12 +25,13 @@ _PLUMBING = (
 )
 
 
-def locate(node: Any, prefix: str = "") -> Loc:
+def locate(node: Any, prefix: str = "", around: str = "") -> Loc:
     """``path (file.py:line)``: innermost module, and the last frame that is not plumbing.
 
-    ``prefix`` is taken off the module path (the name of a wrapper's attribute).
+    ``prefix`` is taken off the module path (the name of a wrapper's attribute). Nodes of a loop's
+    body say nothing of their module; ``around`` is the path of the loop.
     """
-    path = _module_path(node, prefix)
+    path = _module_path(node, prefix) or around
     source = source_of(_FRAME.findall(node.meta.get("stack_trace") or ""))
     if not path and not source:
         return Loc(str(node.name))

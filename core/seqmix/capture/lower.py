@@ -89,12 +89,15 @@ class Lowering:
     env: dict[torch.fx.Node, Entry] = field(default_factory=dict)
     traces: Traces = field(default_factory=Traces)
     stitcher: Stitcher | None = None
+    around: str = ""
+    """The module path of the loop whose body this is."""
 
     def run(self, graph: torch.fx.Graph, arguments: Mapping[str, Entry]) -> list[Entry]:
         """Lower what the outputs need; ``arguments`` holds the entry of every placeholder."""
         needed = _needed(graph)
         for node in graph.nodes:
-            self.b.loc = locate(node, self.prefix) if node.op == "call_function" else self.b.loc
+            if node.op == "call_function":
+                self.b.loc = locate(node, self.prefix, self.around)
             self._refuse_mutation(node)
             if node.op == "placeholder":
                 self.env[node] = arguments[node.name]
@@ -107,6 +110,8 @@ class Lowering:
     def _node(self, node: torch.fx.Node) -> Entry:
         if node.op == "get_attr":
             return self._attribute(str(node.target))
+        if str(node.target) == "aten.item.default":
+            return Absent("a number taken out of a tensor with .item(); keep it a tensor")
         value = node.meta.get("val")
         if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
             return size_of(value, self.names)
@@ -131,10 +136,7 @@ class Lowering:
         """A call of one of torch's ops."""
         if name not in RULES:
             advice = _advice(node)
-            near = did_you_mean(name, RULES)
-            raise CaptureError(
-                f"{self.b.loc}: the IR has no counterpart of '{name}'{near}; {advice}"
-            )
+            raise CaptureError(f"{self.b.loc}: the IR has no counterpart of '{name}'; {advice}")
         call = Call(self.b, node, self.names, self.traces)
         try:
             out = RULES[name](call, *args, **options)
@@ -207,7 +209,8 @@ class Lowering:
         self, body: torch.fx.GraphModule, count: int, constants: Sequence[Entry]
     ) -> tuple[Block, list[Value]]:
         """The body as a block, and the constants that it uses; sizes need no parameter."""
-        inner = Lowering(body, self.names, self.prefix, Builder(self.b.loc))
+        around = self.b.loc.text.partition(" (")[0]
+        inner = Lowering(body, self.names, self.prefix, Builder(self.b.loc), around=around)
         placeholders = [n for n in body.graph.nodes if n.op == "placeholder"]
         entries = [_parameter(n, self.names) for n in placeholders]
         out = inner.run(body.graph, dict(zip(_parameters(body), entries, strict=True)))

@@ -100,14 +100,41 @@ class Reduced(nn.Module):
         place, before = self._plan.places[number], dict(vars(ctx))
         inner, *states = BEGIN([x, *state.values()], number)
         y, after = place.module(inner, dict(zip(state, states, strict=True)), ctx)
-        if set(after) != set(state):
-            raise CaptureError(
-                f"{place.path}: the mixer returned the state {sorted(after)}, its state_spec has "
-                f"{sorted(state)}; return these keys"
-            )
+        _check_outputs(place.path, x, y, state, after)
         self._plan.refused = self._plan.refused or _reason_against(place, x, y, ctx, before)
         marked: list[Tensor] = END([y, *(after[key] for key in state)], number)
         return marked
+
+
+def _check_outputs(
+    path: str, x: Tensor, y: Tensor, state: Mapping[str, Tensor], after: Mapping[str, Tensor]
+) -> None:
+    """CaptureError unless a branch returned what it was given: another x, the same states."""
+    if set(after) != set(state):
+        raise CaptureError(
+            f"{path}: the mixer returned the state {sorted(after)}, its state_spec has "
+            f"{sorted(state)}; return these keys"
+        )
+    _check_like(f"{path}: the mixer's output", y, x)
+    for key, before in state.items():
+        if after[key].dtype != before.dtype:
+            raise CaptureError(
+                f"{path}: the mixer returned the state '{key}' as {after[key].dtype}, its "
+                f"state_spec has {before.dtype}; cast it"
+            )
+        _check_like(f"{path}: the mixer's state '{key}'", after[key], before)
+
+
+def _check_like(what: str, found: Tensor, wanted: Tensor) -> None:
+    """Ranks and the sizes that are numbers: a question about the others would fix them."""
+    shapes = tuple(found.shape), tuple(wanted.shape)
+    fixed = [
+        (one, other)
+        for one, other in zip(*shapes, strict=False)
+        if isinstance(one, int) and isinstance(other, int)
+    ]
+    if found.dim() != wanted.dim() or any(one != other for one, other in fixed):
+        raise CaptureError(f"{what} has shape {shapes[0]}, expected {shapes[1]}")
 
 
 def _with_templates(model: Any, plan: Plan) -> Any:
