@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from seqmix_ir.graph import Block, DimInfo, Graph, Module, Op, Value
     from seqmix_ir.interpret import Interpreter
     from seqmix_ir.ops import CORE_OPS, default_table
+    from seqmix_ir.passes import specialise
     from seqmix_ir.table import OpTable
     from seqmix_ir.text import fingerprint, parse, same, show, show_graph
     from seqmix_ir.types import DType, Loc, TensorType
@@ -51,6 +52,7 @@ __all__ = [
     "same",
     "show",
     "show_graph",
+    "specialise",
     "trace_block",
     "verify",
 ]
@@ -63,6 +65,7 @@ _HOMES = {
     "graph": ("Block", "DimInfo", "Graph", "Module", "Op", "Value"),
     "interpret": ("Interpreter",),
     "ops": ("CORE_OPS", "default_table"),
+    "passes": ("specialise",),
     "table": ("OpTable",),
     "text": ("fingerprint", "parse", "same", "show", "show_graph"),
     "types": ("DType", "Loc", "TensorType"),

@@ -6,6 +6,7 @@ symbolic is left, so equality of sizes is structural equality.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ __all__ = [
 Size: TypeAlias = "int | Dim"
 Atom: TypeAlias = "str | Opaque"
 OpaqueKind: TypeAlias = Literal["ceildiv", "floordiv", "min", "max"]
+Division: TypeAlias = Literal["ceildiv", "floordiv"]
 Monomial: TypeAlias = tuple[Atom, ...]
 
 _LITERALS = ("true", "false", "inf", "nan")
@@ -176,28 +178,79 @@ def _atom(atom: Atom) -> Dim:
     return Dim((((atom,), 1),))
 
 
-def _divide(kind: Literal["ceildiv", "floordiv"], size: Size, by: Size) -> Size:
+def _divide(kind: Division, size: Size, by: Size) -> Size:
     if isinstance(by, int):
         if by <= 0:
             raise IRError(f"{kind}({size}, {by}): the divisor must be positive")
         if isinstance(size, int):
-            return size // by if kind == "floordiv" else -(-size // by)
-        if by == 1:
-            return size
-        whole, rest = _split(size, by)
-        if isinstance(rest, int):
-            return whole + _divide(kind, rest, by)
-        return whole + _atom(Opaque(kind, (rest, by)))
+            return _rounded(kind, size, by)
+        return _divide_by_number(kind, size, by)
     if size == by:
         return 1
     return 0 if size == 0 else _atom(Opaque(kind, (size, by)))
 
 
-def _split(size: Dim, by: int) -> tuple[Size, Size]:
-    """``size = by * whole + rest`` with the terms that divide taken out."""
-    whole = _collect(Counter({m: c // by for m, c in size.terms if c % by == 0}))
-    rest = _collect(Counter({m: c for m, c in size.terms if c % by != 0}))
-    return whole, rest
+def _divide_by_number(kind: Division, size: Dim, by: int) -> Size:
+    """The canonical quotient: what divides is taken out, and the rest is made small."""
+    if by == 1:
+        return size
+    whole, rest = _split(kind, size, by)
+    if isinstance(rest, Dim) and (factor := math.gcd(by, *_coefficients(rest))) > 1:
+        # x / (g*n) is (x / g) / n with the same rounding twice; only the number is rounded.
+        parts = {m: _rounded(kind, c, factor) for m, c in rest.terms}
+        rest, by = _collect(Counter(parts)), by // factor
+    if isinstance(rest, int):
+        return whole + _rounded(kind, rest, by)
+    if rest.terms[0][1] < 0:
+        other: Division = "ceildiv" if kind == "floordiv" else "floordiv"
+        return whole - _quotient(other, rest * -1, by)
+    return whole + _quotient(kind, rest, by)
+
+
+def _split(kind: Division, size: Dim, by: int) -> tuple[Size, Size]:
+    """``size = by * whole + rest``; the number in ``rest`` is rounded away by the division."""
+    parts = {m: _whole(kind, m, c, by) for m, c in size.terms}
+    whole = _collect(Counter(parts))
+    return whole, size - whole * by
+
+
+def _whole(kind: Division, monomial: Monomial, coefficient: int, by: int) -> int:
+    """How often ``by`` is in a coefficient: towards zero, but a number as the division rounds."""
+    if not monomial:
+        return _rounded(kind, coefficient, by)
+    times = abs(coefficient) // by
+    return times if coefficient > 0 else -times
+
+
+def _quotient(kind: Division, size: Size, by: int) -> Size:
+    """The atom for a rest that nothing can be taken out of; a quotient in it joins."""
+    sign, inner, number = _opaque(size)
+    if sign == 1 and inner is not None and inner.kind == kind:
+        below, again = inner.args
+        if isinstance(again, int):
+            return _divide(kind, below + number * again, by * again)
+    return _atom(Opaque(kind, (size, by)))
+
+
+def _opaque(size: Size) -> tuple[int, Opaque | None, int]:
+    """``(sign, atom, number)`` of ``number + atom`` or ``number - atom``, else no atom."""
+    terms = _terms(size)
+    number = terms.pop((), 0)
+    if len(terms) != 1:
+        return 0, None, 0
+    ((atom, *more), sign) = next(iter(terms.items()))
+    if more or abs(sign) != 1 or not isinstance(atom, Opaque):
+        return 0, None, 0
+    return sign, atom, number
+
+
+def _rounded(kind: Division, number: int, by: int) -> int:
+    return number // by if kind == "floordiv" else -(-number // by)
+
+
+def _coefficients(size: Dim) -> Iterator[int]:
+    """Those of the terms with a name."""
+    return (c for m, c in size.terms if m)
 
 
 def _extremum(kind: Literal["min", "max"], sizes: tuple[Size, ...]) -> Size:
@@ -216,19 +269,15 @@ def _extremum(kind: Literal["min", "max"], sizes: tuple[Size, ...]) -> Size:
     return _atom(Opaque(kind, tuple(merged)))
 
 
-def _same_kind(kind: str, size: Size) -> tuple[Size, ...]:
-    """The arguments of a nested ``min`` in a ``min``, else the size itself."""
-    if isinstance(size, Dim) and len(size.terms) == 1:
-        monomial, coefficient = size.terms[0]
-        atom = monomial[0]
-        if (
-            coefficient == 1
-            and len(monomial) == 1
-            and isinstance(atom, Opaque)
-            and atom.kind == kind
-        ):
-            return atom.args
-    return (size,)
+def _same_kind(kind: OpaqueKind, size: Size) -> Iterator[Size]:
+    """The arguments of a ``min`` in a ``min``, also of ``min(..) + 1`` and ``1 - max(..)``."""
+    sign, atom, number = _opaque(size)
+    wanted = kind if sign == 1 else "max" if kind == "min" else "min"
+    if atom is None or atom.kind != wanted:
+        yield size
+        return
+    for arg in atom.args:
+        yield from _same_kind(kind, arg * sign + number)
 
 
 def _drop_offsets(pick: object, sizes: list[Dim]) -> list[Dim]:
@@ -265,4 +314,4 @@ def _substitute_atom(atom: Atom, binding: Mapping[str, Size]) -> Size:
     args = tuple(substitute_size(a, binding) for a in atom.args)
     if atom.kind in ("min", "max"):
         return _extremum(atom.kind, args)
-    return _divide(cast('Literal["ceildiv", "floordiv"]', atom.kind), args[0], args[1])
+    return _divide(cast("Division", atom.kind), args[0], args[1])

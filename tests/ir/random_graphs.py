@@ -23,7 +23,7 @@ from seqmix_ir.dims import (
 from seqmix_ir.graph import DimInfo, Graph, Module, Value
 from seqmix_ir.types import DTYPES, FLOATS, Loc, TensorType
 
-__all__ = ["BINDINGS", "NAMES", "Expression", "bindings", "expressions", "modules"]
+__all__ = ["BINDINGS", "NAMES", "Expression", "bindings", "expressions", "modules", "polynomials"]
 
 NAMES = ("B", "S", "P")
 BINDINGS = (0, 1, 2, 3, 5, 63, 64, 65)
@@ -46,31 +46,54 @@ def bindings() -> st.SearchStrategy[dict[str, int]]:
 
 
 def expressions() -> st.SearchStrategy[Expression]:
+    """Sums, products, quotients and extrema of names and numbers."""
+    return st.recursive(_leaves(), lambda inner: _polynomial(inner) | _opaque(inner), max_leaves=6)
+
+
+def polynomials() -> st.SearchStrategy[Expression]:
+    """Sums and products only."""
+    return st.recursive(_leaves(), _polynomial, max_leaves=6)
+
+
+def _leaves() -> st.SearchStrategy[Expression]:
     numbers = st.integers(-9, 9).map(lambda n: Expression(n, lambda _: n))
     names = st.sampled_from(NAMES).map(lambda n: Expression(dim(n), lambda b: b[n]))
-    return st.recursive(numbers | names, _wider, max_leaves=6)
+    return numbers | names
 
 
-def _wider(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
+def _polynomial(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
     two = st.tuples(inner, inner)
-    by = st.integers(1, 7)
     return st.one_of(
         two.map(lambda t: Expression(t[0].size + t[1].size, _both(t, lambda x, y: x + y))),
         two.map(lambda t: Expression(t[0].size - t[1].size, _both(t, lambda x, y: x - y))),
         two.map(lambda t: Expression(t[0].size * t[1].size, _both(t, lambda x, y: x * y))),
+    )
+
+
+def _opaque(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
+    two = st.tuples(inner, inner)
+    by = st.integers(1, 7).map(lambda n: Expression(n, lambda _: n)) | st.sampled_from(NAMES).map(
+        lambda n: Expression(dim(n) + 1, lambda b: b[n] + 1)
+    )
+    divided = st.tuples(inner, by)
+    return st.one_of(
         two.map(lambda t: Expression(minimum_size(t[0].size, t[1].size), _both(t, min))),
         two.map(lambda t: Expression(maximum_size(t[0].size, t[1].size), _both(t, max))),
-        st.tuples(inner, by).map(
-            lambda t: Expression(floordiv(t[0].size, t[1]), lambda b: t[0].value(b) // t[1])
-        ),
-        st.tuples(inner, by).map(
-            lambda t: Expression(ceildiv(t[0].size, t[1]), lambda b: -(-t[0].value(b) // t[1]))
-        ),
+        divided.map(lambda t: Expression(floordiv(t[0].size, t[1].size), _both(t, _floor))),
+        divided.map(lambda t: Expression(ceildiv(t[0].size, t[1].size), _both(t, _ceil))),
     )
 
 
 def _both(pair: tuple[Expression, Expression], join: Callable[[int, int], int]) -> Meaning:
     return lambda b: join(pair[0].value(b), pair[1].value(b))
+
+
+def _floor(x: int, y: int) -> int:
+    return x // y
+
+
+def _ceil(x: int, y: int) -> int:
+    return -(-x // y)
 
 
 _HINTS = st.sampled_from(["", "x", "y.1", "hidden state", "3", "none", "return"])

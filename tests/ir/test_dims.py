@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.ir.random_graphs import BINDINGS, NAMES, Expression, bindings, expressions
+from tests.ir.random_graphs import BINDINGS, NAMES, Expression, bindings, expressions, polynomials
 
 from seqmix_ir import IRError, parse
 from seqmix_ir.dims import (
@@ -74,6 +74,37 @@ def test_equal_by_the_laws_is_equal_in_form(x: Expression, y: Expression, z: Exp
     assert maximum_size(a, b, a) == maximum_size(b, a)
 
 
+@given(polynomials(), polynomials())
+@settings(max_examples=150, deadline=None)
+def test_polynomials_are_equal_where_their_values_are(x: Expression, y: Expression) -> None:
+    far_apart = {"B": 10**9 + 7, "S": 10**80 + 9, "P": 10**700 + 3}
+    assert (x.size == y.size) == (x.value(far_apart) == y.value(far_apart))
+    assert (x.size - y.size == 0) == (x.size == y.size)
+
+
+@given(expressions(), expressions(), bindings())
+@settings(max_examples=80, deadline=None)
+def test_sizes_that_compare_equal_have_equal_values(
+    x: Expression, y: Expression, binding: dict[str, int]
+) -> None:
+    gap = x.size - y.size
+    if isinstance(gap, int):
+        assert x.value(binding) - y.value(binding) == gap
+    if isinstance(x.size, int):
+        assert x.value(binding) == x.size
+
+
+@given(expressions(), st.sampled_from(NAMES), expressions(), bindings())
+@settings(max_examples=80, deadline=None)
+def test_substitution_of_any_size_is_evaluation_of_its_value(
+    e: Expression, name: str, by: Expression, binding: dict[str, int]
+) -> None:
+    """Sizes are 0 or more; what stands for one is too."""
+    size, value = maximum_size(by.size, 0), max(by.value(binding), 0)
+    changed = substitute_size(e.size, {name: size})
+    assert evaluate_size(changed, binding) == e.value({**binding, name: value})
+
+
 @given(expressions())
 @settings(max_examples=150, deadline=None)
 def test_the_text_of_a_size_reads_back(e: Expression) -> None:
@@ -98,6 +129,19 @@ def test_division_takes_out_what_divides(e: Expression, by: int) -> None:
         (ceildiv(S, 64) * 2, "2*ceildiv(S, 64)"),
         (ceildiv(4 * S + P + 4, 4), "S + ceildiv(P, 4) + 1"),
         (floordiv(2 * S, P), "floordiv(2*S, P)"),
+        (floordiv(S + 7, 4), "floordiv(S + 3, 4) + 1"),
+        (floordiv(S - 1, 4), "floordiv(S + 3, 4) - 1"),
+        (ceildiv(S + 63, 64), "ceildiv(S - 1, 64) + 1"),
+        (floordiv(5 * S, 4), "S + floordiv(S, 4)"),
+        (floordiv(2 * S + 1, 4), "floordiv(S, 2)"),
+        (ceildiv(2 * S - 1, 4), "ceildiv(S, 2)"),
+        (-floordiv(-S, 64), "ceildiv(S, 64)"),
+        (ceildiv(-S, 64), "-floordiv(S, 64)"),
+        (floordiv(floordiv(S, 2) + 3, 5), "floordiv(S + 6, 10)"),
+        (ceildiv(ceildiv(S, 8), 4), "ceildiv(S, 32)"),
+        (floordiv(ceildiv(S, 8), 4), "floordiv(ceildiv(S, 8), 4)"),
+        (minimum_size(minimum_size(S, 3) + 1, minimum_size(S, 3), B), "min(B, S, 3)"),
+        (minimum_size(1 - maximum_size(S, P), B), "min(-P + 1, -S + 1, B)"),
         (minimum_size(P + S, 128), "min(P + S, 128)"),
         (minimum_size(3, minimum_size(S, 5)), "min(S, 3)"),
         (maximum_size(S + 1, S, S - 1), "S + 1"),

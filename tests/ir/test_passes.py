@@ -248,3 +248,56 @@ def test_folding_never_leaves_the_dtype() -> None:
         (found,) = Interpreter(folded, {}).run("g", {}).values()
         assert found == expected == 1
         assert found.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+@pytest.mark.parametrize("defn", [ops.Add(), ops.Sub()])
+def test_the_sign_of_zero_survives(defn: OpDef, zero: float) -> None:
+    x = Value(F, "x")
+    b = Builder()
+    module = _one(b, [x], b(defn, x, b(ops.Constant(zero, "f32"))))
+    neutral = np.signbit(zero) == isinstance(defn, ops.Add)
+    assert _count(canonicalize(module), defn.name) == (0 if neutral else 1)
+    inputs = {"x": np.array([-0.0, 0.0, 1.0], np.float32)}
+    expected = Interpreter(module, {}).run("g", inputs)["y"]
+    found = Interpreter(canonicalize(module), {}).run("g", inputs)["y"]
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+def test_integers_have_one_zero() -> None:
+    x = Value(TensorType("i64", (3,)), "x")
+    b = Builder()
+    module = _one(b, [x], b(ops.Add(), x, b(ops.Constant(0, "i64"))))
+    assert canonicalize(module).graphs[0].block.ops == ()
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_body_that_two_ops_share_stays_shared(name: str) -> None:
+    """Changed twice it would define the same values in two places."""
+
+    def cell(b: Builder, x: Value) -> Value:
+        b(ops.Exp(), x)
+        twice = b(ops.Neg(), b(ops.Neg(), x))
+        two = b(ops.Mul(), b(ops.Constant(1.0, "f32")), b(ops.Constant(2.0, "f32")))
+        return b(ops.Mul(), b(ops.Add(), twice, b(ops.Neg(), b(ops.Neg(), x))), two)
+
+    body = trace_block([F], cell)
+    x = Value(TensorType("f32", (3, 4)), "x")
+    b = Builder()
+    (first,) = b.emit(ops.Scan(0, 1), x, body=body)
+    (second,) = b.emit(ops.Scan(0, 1), first, body=body)
+    module = _one(b, [x], second)
+    changed = PASSES[name](module)
+    verify(changed)
+    one, other = changed.graphs[0].block.ops
+    assert one.body is other.body is not body
+    inputs = {"x": np.ones((3, 4), np.float32)}
+    expected = Interpreter(module, {}).run("g", inputs)["y"]
+    np.testing.assert_array_equal(Interpreter(changed, {}).run("g", inputs)["y"], expected)
+
+
+def test_a_slice_by_steps_through_one_element_goes() -> None:
+    x = Value(TensorType("f32", (1, 4)), "x")
+    b = Builder()
+    module = _one(b, [x], b(ops.Slice(0, 0, 1, 3), x))
+    assert canonicalize(module).graphs[0].block.results == (x,)

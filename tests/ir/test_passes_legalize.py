@@ -157,6 +157,19 @@ def test_bodies_are_legalized() -> None:
     assert record.native == {"scan": 1, "add": 1}
 
 
+def test_a_body_that_two_ops_share_is_decomposed_once_and_counted_twice() -> None:
+    body = trace_block([F], lambda b, x: b(ops.Exp(), b(Double(), x)))
+    x = Value(TensorType("f32", (2, 4, 3)), "x")
+    b = Builder()
+    (y,) = b.emit(ops.Scan(0, 1), *b.emit(ops.Scan(0, 1), x, body=body), body=body)
+    module = Module("m", (Graph("main", b.block([x], [y]), ("y",)),))
+    legal, record = legalize(module, Only(("test.double",)))
+    verify(legal)
+    assert record.native == {"scan": 2, "exp": 2, "add": 2}
+    first, second = legal.graphs[0].block.ops
+    assert first.body is second.body
+
+
 def test_locations_tell_the_whole_way() -> None:
     (add,) = legalize(_module(Double()), Only(("test.double",)))[0].graphs[0].block.ops
     assert str(add.loc) == "test.double.sum, from net.py:3"

@@ -10,6 +10,8 @@ from seqmix_ir.passes.legalize import Impossible, Legality, Legalization, explai
 from seqmix_ir.passes.pipeline import STEPS, Watcher, lower
 from seqmix_ir.passes.rewrite import Rule, map_blocks, rewrite_block, rewrite_module
 from seqmix_ir.passes.simplify import NAMED_RULES
+from seqmix_ir.passes.specialise import specialise
+from seqmix_ir.passes.tighten import tighten
 
 __all__ = [
     "NAMED_RULES",
@@ -29,4 +31,6 @@ __all__ = [
     "map_blocks",
     "rewrite_block",
     "rewrite_module",
+    "specialise",
+    "tighten",
 ]

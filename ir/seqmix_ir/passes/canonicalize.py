@@ -10,6 +10,7 @@ from seqmix_ir.passes.dce import dce
 from seqmix_ir.passes.fold import fold
 from seqmix_ir.passes.rewrite import Rule, rewrite_module
 from seqmix_ir.passes.simplify import NAMED_RULES
+from seqmix_ir.passes.tighten import tighten
 
 __all__ = ["canonicalize"]
 
@@ -17,10 +18,11 @@ _ROUNDS = 50
 
 
 def canonicalize(module: Module, rules: Sequence[Rule] = ()) -> Module:
-    """Fold constants and apply the named rules and ``rules`` to a fixed point.
+    """Use the bounds of sizes, then fold constants and apply the rules to a fixed point.
 
     IRError when the rules do not come to an end, which means that two of them undo each other.
     """
+    module = tighten(module)
     every = (*NAMED_RULES.values(), *rules)
     for _ in range(_ROUNDS):
         before = module

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seqmix_ir.graph import Block, Module, Op, Value
-from seqmix_ir.passes.rewrite import map_blocks
+from seqmix_ir.passes.rewrite import Bodies, change_body, map_blocks
 
 __all__ = ["cse"]
 
@@ -13,16 +13,17 @@ def cse(module: Module) -> Module:
 
     A body is isolated, so nothing found outside is reused inside. Ops with a body are kept apart.
     """
-    return map_blocks(module, _cse_block)
+    bodies: Bodies = {}
+    return map_blocks(module, lambda block: _cse_block(block, bodies))
 
 
-def _cse_block(block: Block) -> Block:
+def _cse_block(block: Block, bodies: Bodies) -> Block:
     env: dict[Value, Value] = {}
     seen: dict[tuple[object, ...], Op] = {}
     kept: list[Op] = []
     for op in block.ops:
         operands = tuple(None if v is None else env.get(v, v) for v in op.operands)
-        body = None if op.body is None else _cse_block(op.body)
+        body = change_body(op, bodies, lambda inner: _cse_block(inner, bodies))
         same = operands == op.operands and body is op.body
         moved = op if same else Op(op.defn, operands, op.results, body, op.loc)
         # By spelling: 0.0 equals -0.0, and True equals 1, but they do not compute the same.

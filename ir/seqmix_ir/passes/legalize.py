@@ -10,7 +10,7 @@ from seqmix_ir.builder import Builder
 from seqmix_ir.defn import OpDef
 from seqmix_ir.errors import IRError
 from seqmix_ir.graph import Block, Module, Op, Value
-from seqmix_ir.passes.rewrite import map_blocks
+from seqmix_ir.passes.rewrite import Bodies, change_body, map_blocks
 from seqmix_ir.types import TensorType
 
 __all__ = ["Impossible", "Legality", "Legalization", "explain", "legalize"]
@@ -82,6 +82,7 @@ class _Legalizer:
         self._legality = legality
         self._record = record
         self._endless: set[_Key] = set()
+        self._bodies: Bodies = {}
 
     def block(self, block: Block, above: tuple[_Key, ...] = ()) -> Block:
         """The block with every refused op replaced; ``above`` are the ops it is made of."""
@@ -99,7 +100,7 @@ class _Legalizer:
         reason = self._legality.supports(op)
         if reason is None:
             self._record.native[op.name] += 1
-            body = None if op.body is None else self.block(op.body, above)
+            body = self._body(op, above)
             b.append(Op(op.defn, op.operands, op.results, body, op.loc))
             return op.results
         style = self._style(op, reason, above)
@@ -107,6 +108,13 @@ class _Legalizer:
             b.append(op)
             return op.results
         return self._decompose(b, op, style, above)
+
+    def _body(self, op: Op, above: tuple[_Key, ...]) -> Block | None:
+        """The body of a native op; what is native in it counts for every op that shares it."""
+        known = None if op.body is None else self._bodies.get(op.body)
+        for inner in () if known is None else known.walk():
+            self._record.native[inner.name] += self._legality.supports(inner) is None
+        return change_body(op, self._bodies, lambda body: self.block(body, above))
 
     def _style(self, op: Op, reason: str, above: tuple[_Key, ...]) -> str | None:
         """The decomposition to take, recorded; None when there is none."""

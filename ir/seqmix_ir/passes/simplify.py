@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from seqmix_ir.builder import Builder
@@ -35,16 +36,20 @@ from seqmix_ir.ops import (
 )
 from seqmix_ir.ops.rules import normal_axes, normal_axis
 from seqmix_ir.passes.rewrite import Rule
+from seqmix_ir.types import FLOATS
 
 __all__ = ["NAMED_RULES"]
 
 _NEUTRAL: dict[type, tuple[float, tuple[int, ...]]] = {
-    Add: (0, (0, 1)),
-    Sub: (0, (1,)),
-    Mul: (1, (0, 1)),
-    Div: (1, (1,)),
+    Add: (-0.0, (0, 1)),
+    Sub: (0.0, (1,)),
+    Mul: (1.0, (0, 1)),
+    Div: (1.0, (1,)),
 }
-"""Per op: the number that changes nothing, and the operands at which it changes nothing."""
+"""Per op: the number that changes nothing, and the operands at which it changes nothing.
+
+Of floats, ``-0.0 + 0.0`` and ``-0.0 - -0.0`` are ``0.0``: the sign of the number counts.
+"""
 
 
 _WITH_AXES = (
@@ -65,7 +70,7 @@ _WITH_AXES = (
 
 
 def drop_neutral_operand(b: Builder, op: Op) -> tuple[Value, ...] | None:
-    """``x + 0``, ``x - 0``, ``x * 1`` and ``x / 1`` are x (``-0.0 + 0`` stays ``-0.0``)."""
+    """``x - 0.0``, ``x * 1`` and ``x / 1`` are x; ``x + 0`` of integers, ``x + -0.0`` of floats."""
     if (rule := _NEUTRAL.get(type(op.defn))) is None:
         return None
     number, places = rule
@@ -74,10 +79,16 @@ def drop_neutral_operand(b: Builder, op: Op) -> tuple[Value, ...] | None:
         other = op.operands[1 - place]
         if producer is None or other is None or other.type != op.results[0].type:
             continue
-        value = producer.defn.attributes()["value"]
-        if not isinstance(value, tuple | bool) and value == number:
+        if _is_number(producer.defn.attributes()["value"], number, other.type.dtype):
             return (other,)
     return None
+
+
+def _is_number(value: object, number: float, dtype: str) -> bool:
+    """Whether a literal is the scalar ``number``; of floats, with its sign."""
+    if isinstance(value, tuple | bool) or not isinstance(value, int | float) or value != number:
+        return False
+    return dtype not in FLOATS or math.copysign(1.0, value) == math.copysign(1.0, number)
 
 
 def drop_same_type(b: Builder, op: Op) -> tuple[Value, ...] | None:
@@ -89,9 +100,9 @@ def drop_same_type(b: Builder, op: Op) -> tuple[Value, ...] | None:
 
 
 def drop_whole_slice(b: Builder, op: Op) -> tuple[Value, ...] | None:
-    """A slice of everything, and a pad by nothing."""
+    """A slice of everything, by whatever step it goes through one element; a pad by nothing."""
     match op.defn:
-        case Slice(start=0, step=1) | Pad(before=0, after=0):
+        case Slice(start=0) | Pad(before=0, after=0):
             return op.values if op.values[0].type == op.results[0].type else None
         case _:
             return None
