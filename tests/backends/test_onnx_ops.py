@@ -89,7 +89,8 @@ def test_where_of_bools() -> None:
 def test_the_table_names_ops_that_exist() -> None:
     known = {cls.name for cls in ops.CORE_OPS}
     assert set(MISSING) <= set(EMITTERS)
-    assert known - set(EMITTERS) == {"clip_gradient"}
+    # Of these ONNX has no operator; all but the first are decomposed.
+    assert known - set(EMITTERS) == {"clip_gradient", "expm1", "log1p", "selected_attention"}
     assert all(name in known or name.startswith("onnxruntime.") for name in EMITTERS)
 
 

@@ -364,11 +364,6 @@ def test_an_unknown_op_names_itself_the_module_and_the_line():
     assert "seqmix.op" in text
 
 
-def test_attention_of_torch_is_refused_with_advice():
-    text = message(Function(lambda x: F.scaled_dot_product_attention(x, x, x)))
-    assert "use seqmix.ops.attention" in text
-
-
 def test_mutation_is_refused():
     def mutate(x: Tensor) -> Tensor:
         y = x * 2

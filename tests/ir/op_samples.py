@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from seqmix_ir import ops
 from seqmix_ir.builder import Builder, trace_block
-from seqmix_ir.defn import Array, OpDef
-from seqmix_ir.dims import dim, evaluate_size
+from seqmix_ir.defn import Array, Example, OpDef
+from seqmix_ir.dims import dim, evaluate_size, floordiv
 from seqmix_ir.graph import Block, DimInfo, Graph, Module, Op, Value
 from seqmix_ir.interpret import NUMPY_DTYPES
 from seqmix_ir.types import FLOATS, DType, TensorType
@@ -291,7 +291,87 @@ def _mixers() -> Iterator[Sample]:
         yield Sample(ops.Scan(1, 1, 1, reverse), operands, body=_scan_body())
 
 
-SAMPLES: tuple[Sample, ...] = (
+def _conv() -> Iterator[Sample]:
+    x = f32(B, 6, S)
+    yield Sample(ops.Conv1d(), (x, f32(5, 6, 1), f32(5)))
+    yield Sample(ops.Conv1d(groups=3, before=2, after=1), (x, f32(9, 2, 3), None))
+    yield Sample(ops.Conv1d(2, 3, 6, 5, 4), (x, f32(6, 1, 4), f32(6)))
+    yield Sample(ops.Conv1d(before=3, accumulate="f64"), (x, f32(1, 6, P + 1), None))
+
+
+def _ordering() -> Iterator[Sample]:
+    x = f32(B, S, 6)
+    for largest in (True, False):
+        yield Sample(ops.TopK(4, -1, largest), (x,))
+        yield Sample(ops.TopK(S, 1, largest), (i64(B, S, 3),))
+    yield Sample(ops.ArgMin(-1, False), (x,))
+    yield Sample(ops.ArgMin(1, True), (i64(B, S),))
+    for cls in (ops.CumProd, ops.CumMax, ops.CumMin, ops.LogCumSumExp):
+        for exclusive in (False, True):
+            for reverse in (False, True):
+                yield Sample(cls(1, exclusive, reverse), (x,))
+        yield Sample(cls(-1), (f32(B, P),))
+    yield Sample(ops.CumMax(0, True), (i64(S, P),))
+
+
+def _transcendental() -> Iterator[Sample]:
+    for cls in (ops.Expm1, ops.Sinh, ops.Cosh, ops.Tan, ops.Atan, ops.Asinh):
+        yield Sample(cls(), (f32(B, S, 3),))
+    for cls in (ops.Asin, ops.Acos, ops.Atanh, ops.Log1p):
+        yield Sample(cls(), (f32(B, S, 3),), {0: lambda rng, shape: rng.uniform(-0.9, 0.9, shape)})
+    yield Sample(ops.Acosh(), (f32(B, S),), {0: lambda rng, shape: 1.1 + positive(rng, shape)})
+
+
+def _sometimes_nothing(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
+    """-inf now and then: the zero of (max, +)."""
+    return np.where(rng.random(shape) < 0.3, -np.inf, rng.standard_normal(shape))
+
+
+def _long_range() -> Iterator[Sample]:
+    x = f32(B, S, 3)
+    decays = {0: lambda rng, shape: rng.uniform(0.2, 1.0, shape)}
+    yield Sample(ops.LinearScan(), (x, x, f32(B, 3)), decays)
+    fills = {1: _sometimes_nothing, 2: _sometimes_nothing}
+    yield Sample(ops.LinearScan("max_plus"), (x, x, f32(B, 3)), fills)
+    for taps, past in ((4, None), (S, P), (P + 2, 3)):
+        history = None if past is None else f32(B, 3, past)
+        yield Sample(ops.LongConv(), (f32(B, 3, S), f32(3, taps), history))
+
+
+def _fourier() -> Iterator[Sample]:
+    for length in (8, S, 2 * S + 1):
+        yield Sample(ops.Rfft(length), (f32(B, 3, S),))
+        yield Sample(ops.Irfft(length), (f32(B, floordiv(length, 2) + 1, 2),))
+
+
+def _shown(sampled: tuple[Sample, ...]) -> Iterator[Sample]:
+    """The examples of the core ops that have no sample of symbolic sizes."""
+    known = {type(sample.defn) for sample in sampled}
+    for cls in ops.CORE_OPS:
+        # Those that run on weights are covered by the interpreter's tests.
+        if cls not in known and cls is not ops.Weight:
+            yield from map(_of_example, cls.examples(np.random.default_rng(0)))
+
+
+def _of_example(example: Example) -> Sample:
+    """An example in float32: its operands fit its own fixed sizes only."""
+    dtypes = {array: name for name, array in NUMPY_DTYPES.items()} | {np.dtype("f8"): "f32"}
+    present = {i: np.asarray(a) for i, a in enumerate(example.operands) if a is not None}
+    types = [TensorType(dtypes[a.dtype], a.shape) for a in present.values()]
+    by_place = dict(zip(present, types, strict=True))
+    return Sample(
+        example.defn,
+        tuple(by_place.get(i) for i in range(len(example.operands))),
+        {i: _given(array) for i, array in present.items()},
+        None if example.body is None else example.body("f32"),
+    )
+
+
+def _given(array: Array) -> Fill:
+    return lambda rng, shape: array
+
+
+_SYMBOLIC: tuple[Sample, ...] = (
     *_unary(),
     *_binary(),
     *_made(),
@@ -301,4 +381,11 @@ SAMPLES: tuple[Sample, ...] = (
     *_index(),
     *_norm(),
     *_mixers(),
+    *_conv(),
+    *_ordering(),
+    *_transcendental(),
+    *_long_range(),
+    *_fourier(),
 )
+
+SAMPLES = (*_SYMBOLIC, *_shown(_SYMBOLIC))

@@ -13,13 +13,14 @@ from seqmix_ir.interpret import NUMPY_DTYPES, Interpreter
 from seqmix_ir.types import FLOATS
 
 DECOMPOSED = [(s, style) for s in SAMPLES for style in s.defn.decompositions()]
-# Ops that run on weights are covered by the interpreter's tests.
-ELSEWHERE = {"weight"}
 
 
 @pytest.mark.parametrize("cls", ops.CORE_OPS, ids=lambda c: c.name)
-def test_every_core_op_has_a_sample(cls: Any) -> None:
-    assert cls.name in ELSEWHERE or any(type(s.defn) is cls for s in SAMPLES)
+def test_every_core_op_has_a_sample_and_examples(cls: Any) -> None:
+    assert cls is ops.Weight or any(type(s.defn) is cls for s in SAMPLES)
+    examples = cls.examples(np.random.default_rng(0))
+    assert examples
+    assert all(type(example.defn) is cls for example in examples)
 
 
 @pytest.mark.parametrize("cls", ops.CORE_OPS, ids=lambda c: c.name)

@@ -41,7 +41,7 @@ def _causal_conv1d(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     _, taps = fixed_shape(op, 1)
     if not e.root.form.contrib or taps == 1:
         return _wide_conv(e, op, inputs)
-    S = op.values[0].type.shape[2]
+    S = op.results[0].type.shape[2]
     if isinstance(S, int):
         return (_narrow_conv if S < _NARROW else _wide_conv)(e, op, inputs)
     few = e.top.once(("fewer tokens", S), lambda: e.top.one("Less", e.size(S), e.ints(_NARROW)))

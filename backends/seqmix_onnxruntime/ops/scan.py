@@ -18,6 +18,8 @@ def _scan(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     looped = carries + sequences
     outputs = len(op.results) - carries
     backwards = int(a["reverse"])
+    # An attribute without elements has no type, so a scan that only carries gets none.
+    stacked = {"scan_output_axes": [axis], "scan_output_directions": [backwards]}
     return e.node(
         "Scan",
         inputs[:looped],
@@ -26,8 +28,7 @@ def _scan(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
         num_scan_inputs=sequences,
         scan_input_axes=[axis] * sequences,
         scan_input_directions=[backwards] * sequences,
-        scan_output_axes=[axis] * outputs,
-        scan_output_directions=[backwards] * outputs,
+        **{key: value * outputs for key, value in stacked.items() if outputs},
     )
 
 

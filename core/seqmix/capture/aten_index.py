@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 from seqmix.capture.aten import Call, aten
@@ -18,14 +20,14 @@ from seqmix_ir.ops import (
     LessEqual,
     Mul,
     Reshape,
-    ScatterElements,
     Slice,
     Transpose,
     Unsqueeze,
     Where,
+    constant,
 )
 
-__all__: list[str] = []
+__all__ = ["Indexed", "indexed", "trimmed"]
 
 
 @aten("arange", "arange.start", "arange.start_step")
@@ -104,7 +106,7 @@ def _index_select(c: Call, x: Value, axis: int, index: Value) -> Value:
 @aten("gather")
 def _gather(c: Call, x: Value, axis: int, index: Value, **options: Any) -> Value:
     axis = axis % x.type.rank
-    return c.b(GatherElements(axis), _trimmed(c, x, index, axis), index)
+    return c.b(GatherElements(axis), trimmed(c, x, index, axis), index)
 
 
 @aten("take_along_dim")
@@ -112,46 +114,7 @@ def _take_along(c: Call, x: Value, index: Value, axis: int) -> Value:
     return _gather(c, x, axis, index)
 
 
-@aten("scatter.src")
-def _scatter(c: Call, x: Value, axis: int, index: Value, source: Value) -> Value:
-    return _scattered(c, x, axis, index, source, "none")
-
-
-@aten("scatter.value")
-def _scatter_value(c: Call, x: Value, axis: int, index: Value, value: Any) -> Value:
-    source = c.b(Expand(index.type.shape), c.operand(value, x.type.dtype))
-    return _scattered(c, x, axis, index, source, "none")
-
-
-@aten("scatter_add")
-def _scatter_add(c: Call, x: Value, axis: int, index: Value, source: Value) -> Value:
-    return _scattered(c, x, axis, index, source, "add")
-
-
-@aten("scatter_reduce.two")
-def _scatter_reduce(
-    c: Call, x: Value, axis: int, index: Value, source: Value, reduce: str, **options: Any
-) -> Value:
-    kinds = {"sum": "add", "amax": "max"}
-    if reduce not in kinds or not options.get("include_self", True):
-        raise c.refuse(f"scatter with reduce='{reduce}' is not in the IR", "use 'sum' or 'amax'")
-    return _scattered(c, x, axis, index, source, kinds[reduce])
-
-
-def _scattered(c: Call, x: Value, axis: int, index: Value, source: Value, reduction: str) -> Value:
-    axis = axis % x.type.rank
-    if source.type.shape != index.type.shape:
-        source = _trimmed(c, source, index, -1)
-    for other, (have, given) in enumerate(zip(x.type.shape, index.type.shape, strict=True)):
-        if other != axis and have != given:
-            raise c.refuse(
-                f"axis {other} of the index is {given} and of the tensor {have}",
-                "expand the index to the tensor's shape",
-            )
-    return c.b(ScatterElements(axis, reduction), x, index, source)
-
-
-def _trimmed(c: Call, x: Value, index: Value, axis: int) -> Value:
+def trimmed(c: Call, x: Value, index: Value, axis: int) -> Value:
     """``x`` cut to the index on all other axes: torch lets the index be smaller there."""
     for other, size in enumerate(index.type.shape):
         if other != axis and x.type.shape[other] != size:
@@ -159,28 +122,58 @@ def _trimmed(c: Call, x: Value, index: Value, axis: int) -> Value:
     return x
 
 
-@aten("index.Tensor")
-def _index(c: Call, x: Value, indices: list[Value | None]) -> Value:
-    """``x[.., i, j, ..]``: adjacent index tensors become one index into their axes joined."""
+@dataclass(frozen=True)
+class Indexed:
+    """``x`` prepared for one index: the indexed axes joined at ``first``, in the order ``perm``.
+
+    ``split`` is the shape before the axes were joined.
+    """
+
+    x: Value
+    index: Value
+    first: int
+    split: tuple[Size, ...]
+    perm: tuple[int, ...]
+
+
+def indexed(c: Call, x: Value, indices: list[Value | None]) -> Indexed:
+    """Several index tensors as one index into their axes joined.
+
+    As in numpy, the axes of the index stand where the indexed ones stood if these are adjacent,
+    else in front.
+    """
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     found = [index for index in indices if index is not None]
-    if any(index.type.dtype == "bool" for index in found):
-        raise c.refuse(
-            "the size of x[mask] depends on values", "use torch.where, or gather by an index"
-        )
+    perm = tuple(range(x.type.rank))
     if axes != list(range(axes[0], axes[0] + len(axes))):
-        raise c.refuse("index tensors stand apart", "index one axis at a time")
+        perm = (*axes, *(axis for axis in perm if axis not in axes))
+        x, axes = c.b(Transpose(perm), x), list(range(len(axes)))
     first, shape = axes[0], x.type.shape
     flat = _wrapped(c, found[0], shape[first])
+    joined = shape[first]
     for axis, index in zip(axes[1:], found[1:], strict=True):
         scaled = c.b(Mul(), flat, c.scalar(shape[axis], "i64"))
         flat = c.b(Add(), scaled, _wrapped(c, index, shape[axis]))
+        joined = joined * shape[axis]
     if len(axes) > 1:
-        joined: Size = 1
-        for axis in axes:
-            joined = joined * shape[axis]
         x = c.b(Reshape((*shape[:first], joined, *shape[axes[-1] + 1 :])), x)
-    return c.b(Gather(first), x, flat)
+    return Indexed(x, flat, first, shape, perm)
+
+
+@aten("index.Tensor")
+def _index(c: Call, x: Value, indices: list[Value | None]) -> Value:
+    if any(index is not None and index.type.dtype == "bool" for index in indices):
+        raise c.refuse(
+            "the size of x[mask] depends on values", "use torch.where, or gather by an index"
+        )
+    found = indexed(c, x, indices)
+    return c.b(Gather(found.first), found.x, found.index)
+
+
+@aten("take")
+def _take(c: Call, x: Value, index: Value) -> Value:
+    total: Size = math.prod(x.type.shape)
+    return c.b(Gather(0), c.b(Reshape((total,)), x), _wrapped(c, index, total))
 
 
 def _wrapped(c: Call, index: Value, size: Size) -> Value:
@@ -208,3 +201,17 @@ def _one_hot(c: Call, x: Value, classes: int = -1) -> Value:
     if classes < 0:
         raise c.refuse("one_hot without a number of classes depends on values", "pass num_classes")
     return c.cast(c.b(Equal(), c.b(Unsqueeze((x.type.rank,)), x), c.b(Iota(classes))), "i64")
+
+
+@aten("eye", "eye.m")
+def _eye(c: Call, *sizes: Any, **options: Any) -> Value:
+    rows, columns = (c.b(Iota(size)) for size in c.shape)
+    return c.cast(c.b(Equal(), c.b(Unsqueeze((1,)), rows), columns), c.dtype)
+
+
+@aten("linspace")
+def _linspace(c: Call, start: Any, end: Any, steps: Any, **options: Any) -> Value:
+    if not isinstance(steps, int) or not all(isinstance(n, int | float) for n in (start, end)):
+        raise c.refuse("linspace of symbolic sizes is not in the IR", "scale an arange")
+    step = (end - start) / max(steps - 1, 1)
+    return constant(c.b, tuple(float(start + i * step) for i in range(steps)), c.dtype)

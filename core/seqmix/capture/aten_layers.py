@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from seqmix.capture.aten import Call, aten
-from seqmix.dtypes import torch_dtype
 from seqmix_ir.dims import Size
 from seqmix_ir.graph import Value
 from seqmix_ir.ops import (
     Add,
-    ArgMax,
-    CumSum,
-    Equal,
     Exp,
-    LayerNorm,
+    Gather,
     Linear,
     Log,
     Matmul,
@@ -24,14 +18,13 @@ from seqmix_ir.ops import (
     NotEqual,
     Reduce,
     Reshape,
-    RmsNorm,
+    Slice,
     Softmax,
-    Sqrt,
     Squeeze,
     Sub,
     Transpose,
     Unsqueeze,
-    Where,
+    constant,
 )
 
 __all__: list[str] = []
@@ -113,59 +106,6 @@ def _matrix(c: Call, x: Value, term: str, groups: list[list[str]], sizes: dict[s
     return x if tuple(joined) == x.type.shape else c.b(Reshape(tuple(joined)), x)
 
 
-@aten("rms_norm")
-def _rms_norm(
-    c: Call, x: Value, shape: list[int], weight: Value | None = None, eps: float | None = None
-) -> Value:
-    _only_last(c, shape)
-    if eps is None:
-        eps = torch.finfo(torch_dtype(x.type.dtype)).eps
-    return c.b(RmsNorm(eps), x, weight)
-
-
-@aten("layer_norm")
-def _layer_norm(
-    c: Call,
-    x: Value,
-    shape: list[int],
-    weight: Value | None = None,
-    bias: Value | None = None,
-    eps: float = 1e-5,
-    *rest: Any,
-) -> Value:
-    _only_last(c, shape)
-    return c.b(LayerNorm(eps), x, weight, bias)
-
-
-def _only_last(c: Call, shape: list[int]) -> None:
-    if len(shape) != 1:
-        raise c.refuse(f"normalization over {len(shape)} axes is not in the IR", "flatten them")
-
-
-@aten("group_norm")
-def _group_norm(
-    c: Call,
-    x: Value,
-    groups: int,
-    weight: Value | None = None,
-    bias: Value | None = None,
-    eps: float = 1e-5,
-    *rest: Any,
-) -> Value:
-    N, C, *inner = x.type.shape
-    if not isinstance(C, int):
-        raise c.refuse(f"the number of channels {C} is not fixed", "give the channels a number")
-    size: Size = C // groups
-    for axis in inner:
-        size = size * axis
-    out = c.b(LayerNorm(eps), c.b(Reshape((N, groups, size)), x), None, None)
-    out = c.b(Reshape(x.type.shape), out)
-    column = (C, *[1] * len(inner))
-    if weight is not None:
-        out = c.b(Mul(), out, c.b(Reshape(column), weight))
-    return out if bias is None else c.b(Add(), out, c.b(Reshape(column), bias))
-
-
 def _reduced(c: Call, kind: str, x: Value, axes: Any, keepdims: bool) -> Value:
     axes = [axes] if isinstance(axes, int) else list(axes or range(x.type.rank))
     normal = tuple(sorted(axis % x.type.rank for axis in axes)) if x.type.rank else ()
@@ -211,42 +151,6 @@ def _truth(c: Call, x: Value) -> Value:
     return x if x.type.dtype == "bool" else c.b(NotEqual(), x, c.scalar(0, x.type.dtype))
 
 
-@aten("max.dim")
-def _max_dim(c: Call, x: Value, axis: int, keepdims: bool = False) -> tuple[Value, ...]:
-    axis = axis % x.type.rank
-    return _reduced(c, "max", x, axis, keepdims), c.b(ArgMax(axis, keepdims), x)
-
-
-@aten("argmax")
-def _argmax(c: Call, x: Value, axis: int | None = None, keepdims: bool = False) -> Value:
-    if axis is None:
-        raise c.refuse("argmax over all axes is not in the IR", "flatten, and name the axis")
-    return c.b(ArgMax(axis % x.type.rank, keepdims), x)
-
-
-@aten("var.correction", "var.dim")
-def _var(c: Call, x: Value, axes: Any = None, *rest: Any, **options: Any) -> Value:
-    correction = options.get("correction", 1)
-    if rest or correction not in (0, None):
-        raise c.refuse("only the biased variance is in the IR", "pass correction=0")
-    gap = c.b(Sub(), x, _reduced(c, "mean", x, axes, True))
-    return _reduced(c, "mean", c.b(Mul(), gap, gap), axes, options.get("keepdim", False))
-
-
-@aten("linalg_vector_norm", "norm.ScalarOpt_dim")
-def _norm(
-    c: Call, x: Value, order: Any = 2, axes: Any = None, keepdims: bool = False, **options: Any
-) -> Value:
-    if order not in (2, None):
-        raise c.refuse(f"the norm of order {order} is not in the IR", "use order 2")
-    return c.b(Sqrt(), _reduced(c, "sum", c.b(Mul(), x, x), axes, keepdims))
-
-
-@aten("cumsum")
-def _cumsum(c: Call, x: Value, axis: int, **options: Any) -> Value:
-    return c.b(CumSum(axis % x.type.rank), c.cast(x, c.dtype))
-
-
 @aten("softmax.int", "_softmax")
 def _softmax(c: Call, x: Value, axis: int, *rest: Any, **options: Any) -> Value:
     return c.b(Softmax(axis % x.type.rank), c.cast(x, c.dtype))
@@ -260,12 +164,26 @@ def _log_softmax(c: Call, x: Value, axis: int, *rest: Any, **options: Any) -> Va
     return c.b(Sub(), gap, c.b(Log(), total))
 
 
-@aten("logsumexp")
-def _logsumexp(c: Call, x: Value, axes: Any, keepdims: bool = False) -> Value:
-    top = _reduced(c, "max", x, axes, True)
-    # Of -inf alone the result is -inf, and -inf - -inf would be NaN.
-    nothing = c.b(Equal(), top, c.scalar(float("-inf"), c.dtype))
-    top = c.b(Where(), nothing, c.scalar(0, c.dtype), top)
-    total = _reduced(c, "sum", c.b(Exp(), c.b(Sub(), x, top)), axes, True)
-    out = c.b(Add(), top, c.b(Log(), total))
-    return out if keepdims else c.b(Reshape(c.shape), out)
+@aten("linalg_cross", "cross")
+def _cross(c: Call, x: Value, y: Value, *given: Any, **options: Any) -> Value:
+    """The product of vectors in space, which lie along an axis of size 3."""
+    default = None if "linalg" not in str(c.node.target) else -1
+    axis = given[0] if given else options.get("dim", default)
+    axis = c.shape.index(3) if axis is None else axis % len(c.shape)
+    turned = [
+        [c.b(Gather(axis), v, constant(c.b, order, "i64")) for v in (x, y)]
+        for order in ((1, 2, 0), (2, 0, 1))
+    ]
+    (x1, y1), (x2, y2) = turned
+    return c.b(Sub(), c.b(Mul(), x1, y2), c.b(Mul(), x2, y1))
+
+
+@aten("diff")
+def _diff(c: Call, x: Value, n: int = 1, axis: int = -1, *more: Value | None) -> Value:
+    if any(edge is not None for edge in more):
+        raise c.refuse("diff with edges is not in the IR", "join them with torch.cat")
+    axis = axis % x.type.rank
+    for _ in range(n):
+        size = x.type.shape[axis]
+        x = c.b(Sub(), c.b(Slice(axis, 1, size), x), c.b(Slice(axis, 0, size - 1), x))
+    return x

@@ -1,4 +1,4 @@
-"""Rules for arithmetic, comparison, logic, choice and activations."""
+"""Rules for arithmetic, and for functions of one element that are ops of the IR."""
 
 from __future__ import annotations
 
@@ -15,23 +15,17 @@ from seqmix_ir.ops import (
     Ceil,
     Cos,
     Div,
-    Equal,
     Erf,
     Exp,
     Floor,
     FloorDiv,
-    Gelu,
-    Greater,
-    GreaterEqual,
     Less,
-    LessEqual,
     Log,
     Maximum,
     Minimum,
     Mod,
     Mul,
     Neg,
-    Not,
     NotEqual,
     Or,
     Pow,
@@ -48,8 +42,9 @@ from seqmix_ir.ops import (
     Tanh,
     Where,
 )
+from seqmix_ir.types import FLOATS
 
-__all__: list[str] = []
+__all__ = ["clamped", "truncated"]
 
 _UNARY: dict[str, OpDef] = {
     "abs": Abs(),
@@ -85,14 +80,6 @@ _BINARY: dict[str, OpDef] = {
     "remainder.Tensor": Mod(),
     "remainder.Scalar": Mod(),
 }
-_COMPARE: dict[str, OpDef] = {
-    "eq": Equal(),
-    "ne": NotEqual(),
-    "lt": Less(),
-    "le": LessEqual(),
-    "gt": Greater(),
-    "ge": GreaterEqual(),
-}
 
 
 def _unary(name: str, defn: OpDef) -> None:
@@ -121,22 +108,10 @@ def _binary(name: str, defn: OpDef) -> None:
     aten(name)(multiply)
 
 
-def _compare(name: str, defn: OpDef) -> None:
-    def rule(c: Call, x: Any, y: Any) -> Value:
-        dtype = c.common_dtype()
-        if dtype == "bool" and name not in ("eq", "ne"):
-            dtype = "i64"
-        return c.b(defn, c.operand(x, dtype), c.operand(y, dtype))
-
-    aten(f"{name}.Tensor", f"{name}.Scalar")(rule)
-
-
 for _name, _defn in _UNARY.items():
     _unary(_name, _defn)
 for _name, _defn in _BINARY.items():
     _binary(_name, _defn)
-for _name, _defn in _COMPARE.items():
-    _compare(_name, _defn)
 
 
 @aten("add.Tensor", "add.Scalar")
@@ -164,9 +139,26 @@ def _times(c: Call, y: Any, factor: Any) -> Value:
 @aten("div.Tensor_mode", "div.Scalar_mode")
 def _div_mode(c: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "trunc":
-        raise c.refuse("rounding_mode='trunc' is not in the IR", "use 'floor'")
+        return _truncated_quotient(c, c.operand(x, c.dtype), c.operand(y, c.dtype))
     kind = FloorDiv() if rounding_mode == "floor" else Div()
     return c.b(kind, c.operand(x, c.dtype), c.operand(y, c.dtype))
+
+
+def _truncated_quotient(c: Call, x: Value, y: Value) -> Value:
+    """The quotient without its fraction; of integers the floor, plus 1 where that is too low."""
+    if c.dtype in FLOATS:
+        return truncated(c, c.b(Div(), x, y))
+    zero, one = c.scalar(0, c.dtype), c.scalar(1, c.dtype)
+    floor, rest = c.b(FloorDiv(), x, y), c.b(Mod(), x, y)
+    apart = c.b(NotEqual(), c.b(Less(), x, zero), c.b(Less(), y, zero))
+    low = c.b(And(), apart, c.b(NotEqual(), rest, zero))
+    return c.b(Where(), low, c.b(Add(), floor, one), floor)
+
+
+def truncated(c: Call, x: Value) -> Value:
+    """``x`` rounded towards 0."""
+    below = c.b(Less(), x, c.scalar(0, x.type.dtype))
+    return c.b(Where(), below, c.b(Ceil(), x), c.b(Floor(), x))
 
 
 @aten("addcmul")
@@ -227,12 +219,9 @@ def _logaddexp(c: Call, x: Value, y: Value) -> Value:
     return c.b(Add(), c.b(Maximum(), x, y), c.b(Softplus(), gap))
 
 
-@aten("clamp", "clip", "clamp.Tensor")
+@aten("clamp", "clip", "clamp.Tensor", "clip.Tensor")
 def _clamp(c: Call, x: Value, min: Any = None, max: Any = None) -> Value:
-    x = c.cast(x, c.dtype)
-    if min is not None:
-        x = c.b(Maximum(), x, c.operand(min, c.dtype))
-    return x if max is None else c.b(Minimum(), x, c.operand(max, c.dtype))
+    return clamped(c, c.cast(x, c.dtype), min, max)
 
 
 @aten("clamp_min", "clamp_min.Tensor")
@@ -245,85 +234,9 @@ def _clamp_max(c: Call, x: Value, max: Any) -> Value:
     return _clamp(c, x, None, max)
 
 
-@aten("hardtanh", "relu6")
-def _hardtanh(c: Call, x: Value, min: Any = None, max: Any = None) -> Value:
-    low, high = (0, 6) if "relu6" in str(c.node.target) else (-1, 1)
-    return _clamp(c, x, low if min is None else min, high if max is None else max)
-
-
-@aten("where.self", "where.Scalar", "where.ScalarSelf", "where.ScalarOther")
-def _where(c: Call, condition: Value, x: Any, y: Any) -> Value:
-    return c.b(Where(), condition, c.operand(x, c.dtype), c.operand(y, c.dtype))
-
-
-@aten("masked_fill.Scalar", "masked_fill.Tensor")
-def _masked_fill(c: Call, x: Value, mask: Value, value: Any) -> Value:
-    return c.b(Where(), mask, c.operand(value, c.dtype), x)
-
-
-@aten("logical_not", "bitwise_not")
-def _not(c: Call, x: Value) -> Value:
-    _only_bool(c, x)
-    return c.b(Not(), c.cast(x, "bool"))
-
-
-@aten("logical_and", "bitwise_and.Tensor", "bitwise_and.Scalar", "__and__.Tensor")
-def _and(c: Call, x: Any, y: Any) -> Value:
-    _only_bool(c, x, y)
-    return c.b(And(), c.operand(x, "bool"), c.operand(y, "bool"))
-
-
-@aten("logical_or", "bitwise_or.Tensor", "bitwise_or.Scalar", "__or__.Tensor")
-def _or(c: Call, x: Any, y: Any) -> Value:
-    _only_bool(c, x, y)
-    return c.b(Or(), c.operand(x, "bool"), c.operand(y, "bool"))
-
-
-@aten("logical_xor", "bitwise_xor.Tensor", "__xor__.Tensor")
-def _xor(c: Call, x: Any, y: Any) -> Value:
-    _only_bool(c, x, y)
-    return c.b(NotEqual(), c.operand(x, "bool"), c.operand(y, "bool"))
-
-
-def _only_bool(c: Call, *operands: Any) -> None:
-    if "logical" not in str(c.node.target) and c.dtype != "bool":
-        raise c.refuse("the IR has no bit operations on integers", "use //, % and *")
-
-
-@aten("isnan")
-def _isnan(c: Call, x: Value) -> Value:
-    return c.b(NotEqual(), x, x)
-
-
-@aten("gelu")
-def _gelu(c: Call, x: Value, approximate: str = "none") -> Value:
-    return c.b(Gelu(approximate), x)
-
-
-@aten("softplus")
-def _softplus(c: Call, x: Value, beta: float = 1, threshold: float = 20) -> Value:
-    if beta == 1:
-        return c.b(Softplus(), x)
-    scaled = c.b(Softplus(), c.b(Mul(), x, c.scalar(beta, c.dtype)))
-    return c.b(Div(), scaled, c.scalar(beta, c.dtype))
-
-
-@aten("log_sigmoid")
-def _log_sigmoid(c: Call, x: Value) -> Value:
-    return c.b(Neg(), c.b(Softplus(), c.b(Neg(), x)))
-
-
-@aten("leaky_relu")
-def _leaky_relu(c: Call, x: Value, slope: float = 0.01) -> Value:
-    positive = c.b(Greater(), x, c.scalar(0, c.dtype))
-    return c.b(Where(), positive, x, c.b(Mul(), x, c.scalar(slope, c.dtype)))
-
-
-@aten("elu")
-def _elu(c: Call, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
-    if scale != 1 or input_scale != 1:
-        raise c.refuse("elu with scales is not in the IR", "multiply its result")
-    # exp is taken of the negative part only, so it cannot overflow where it is not chosen.
-    below = c.b(Exp(), c.b(Minimum(), x, c.scalar(0, c.dtype)))
-    below = c.b(Mul(), c.b(Sub(), below, c.scalar(1, c.dtype)), c.scalar(alpha, c.dtype))
-    return c.b(Where(), c.b(Greater(), x, c.scalar(0, c.dtype)), x, below)
+def clamped(c: Call, x: Value, min: Any, max: Any) -> Value:
+    """``x`` raised to ``min`` and then lowered to ``max``: numbers, values or nothing."""
+    dtype = x.type.dtype
+    if min is not None:
+        x = c.b(Maximum(), x, c.operand(min, dtype))
+    return x if max is None else c.b(Minimum(), x, c.operand(max, dtype))

@@ -7,14 +7,12 @@ from typing import Any
 from seqmix.capture.aten import Call, aten
 from seqmix.dtypes import dtype_name
 from seqmix_ir.builder import Builder
-from seqmix_ir.dims import Dim, Size, maximum_size, minimum_size
+from seqmix_ir.dims import Size, maximum_size, minimum_size
 from seqmix_ir.graph import Value
 from seqmix_ir.ops import (
-    Concat,
     Expand,
     Gather,
     Iota,
-    Pad,
     Reshape,
     Slice,
     Squeeze,
@@ -24,7 +22,7 @@ from seqmix_ir.ops import (
     size_value,
 )
 
-__all__ = ["reversed_axis"]
+__all__ = ["from_front", "reversed_axis"]
 
 
 @aten(
@@ -37,10 +35,13 @@ __all__ = ["reversed_axis"]
     "lift_fresh_copy",
     "dropout",
     "resolve_conj",
+    "alpha_dropout",
+    "feature_dropout",
+    "feature_alpha_dropout",
     "positive",
 )
 def _same(c: Call, x: Value, *rest: Any, **options: Any) -> Value:
-    if "dropout" in str(c.node.target) and rest[1]:
+    if "dropout" in str(c.node.target) and rest[1] and rest[0]:
         raise c.refuse("dropout is on", "call .eval() before capture")
     return x
 
@@ -149,7 +150,7 @@ def _slice(
     size, kept = x.type.shape[axis], c.shape[axis]
     if size == kept and step == 1:
         return x
-    first = _from_front(c, 2, start or 0, size)
+    first = from_front(c, 2, start or 0, size)
     if first + kept != size:
         # Nothing says that the start lies within: clamp it as torch does.
         first = minimum_size(maximum_size(first, 0), size) if first != 0 else 0
@@ -158,7 +159,7 @@ def _slice(
     return c.b(Slice(axis, first, last, step), x)
 
 
-def _from_front(c: Call, place: int, index: Size, size: Size) -> Size:
+def from_front(c: Call, place: int, index: Size, size: Size) -> Size:
     """An index (argument ``place`` of the call) counted from the front."""
     if isinstance(index, int):
         return size + index if index < 0 else index
@@ -177,14 +178,14 @@ def _stop(size: Size, stop: Size | None) -> Size:
 @aten("narrow")
 def _narrow(c: Call, x: Value, axis: int, start: Size, length: Size) -> Value:
     axis = axis % x.type.rank
-    first = _from_front(c, 2, start, x.type.shape[axis])
+    first = from_front(c, 2, start, x.type.shape[axis])
     return c.b(Slice(axis, first, first + length), x)
 
 
 @aten("select.int")
 def _select(c: Call, x: Value, axis: int, index: Size) -> Value:
     axis = axis % x.type.rank
-    return _selected(c, x, axis, _from_front(c, 2, index, x.type.shape[axis]))
+    return _selected(c, x, axis, from_front(c, 2, index, x.type.shape[axis]))
 
 
 def _selected(c: Call, x: Value, axis: int, first: Size) -> Value:
@@ -194,30 +195,6 @@ def _selected(c: Call, x: Value, axis: int, first: Size) -> Value:
 @aten("unbind.int")
 def _unbind(c: Call, x: Value, axis: int = 0) -> tuple[Value, ...]:
     return tuple(_selected(c, x, axis % x.type.rank, i) for i in range(len(c.types)))
-
-
-@aten("split.Tensor", "split.sizes", "split_with_sizes", "chunk", "tensor_split.sections")
-def _split(c: Call, x: Value, sizes: Any, axis: int = 0) -> tuple[Value, ...]:
-    axis, start, parts = axis % x.type.rank, 0, []
-    for type in c.types:
-        stop: Size = start + type.shape[axis]
-        parts.append(c.b(Slice(axis, start, stop), x))
-        start = stop  # type: ignore[assignment]
-    return tuple(parts)
-
-
-@aten("cat", "concat", "concatenate")
-def _cat(c: Call, xs: list[Value], axis: int = 0) -> Value:
-    # torch ignores empty tensors of rank 1 here.
-    kept = [c.cast(x, c.dtype) for x in xs if x.type.rank == len(c.shape)]
-    return kept[0] if len(kept) == 1 else c.b(Concat(axis % len(c.shape)), *kept)
-
-
-@aten("stack")
-def _stack(c: Call, xs: list[Value], axis: int = 0) -> Value:
-    axis = axis % len(c.shape)
-    parts = [c.b(Unsqueeze((axis,)), c.cast(x, c.dtype)) for x in xs]
-    return parts[0] if len(parts) == 1 else c.b(Concat(axis), *parts)
 
 
 @aten("repeat_interleave.self_int")
@@ -260,44 +237,3 @@ def reversed_axis(b: Builder, x: Value, axis: int) -> Value:
     size = x.type.shape[axis]
     last = size_value(b, size - 1, "i64")
     return b(Gather(axis), x, b(Sub(), last, b(Iota(size))))
-
-
-@aten("roll")
-def _roll(c: Call, x: Value, shifts: Any, axes: Any = ()) -> Value:
-    if not axes:
-        raise c.refuse("roll without axes is not in the IR", "name the axes")
-    for shift, axis in zip(_listed(shifts), _listed(axes), strict=True):
-        size = x.type.shape[axis]
-        if isinstance(size, Dim) and abs(shift) != 1:
-            raise c.refuse(f"roll by {shift} along size {size}", "join two slices")
-        cut = size - shift % size if isinstance(size, int) else (size - 1 if shift == 1 else 1)
-        place = axis % x.type.rank
-        x = c.b(Concat(place), c.b(Slice(place, cut, size), x), c.b(Slice(place, 0, cut), x))
-    return x
-
-
-@aten("pad", "constant_pad_nd")
-def _pad(c: Call, x: Value, widths: list[Size], *rest: Any, **options: Any) -> Value:
-    mode = next((r for r in rest if isinstance(r, str)), "constant")
-    if mode != "constant":
-        raise c.refuse(f"pad mode '{mode}' is not in the IR", "use mode='constant'")
-    value = next((r for r in rest if isinstance(r, int | float)), 0.0)
-    for pair in range(len(widths) // 2):
-        axis, before, after = x.type.rank - 1 - pair, widths[2 * pair], widths[2 * pair + 1]
-        x = _pad_axis(c, x, axis, before, after, float(value))
-    return x
-
-
-def _pad_axis(c: Call, x: Value, axis: int, before: Size, after: Size, value: float) -> Value:
-    """Widen one axis; negative widths cut."""
-    size = x.type.shape[axis]
-    first = -before if isinstance(before, int) and before < 0 else 0
-    last = size + after if isinstance(after, int) and after < 0 else size
-    if first != 0 or last != size:
-        x = c.b(Slice(axis, first, last), x)
-    widths = [0 if isinstance(w, int) and w < 0 else w for w in (before, after)]
-    return x if widths == [0, 0] else c.b(Pad(axis, widths[0], widths[1], value), x)
-
-
-def _listed(value: Any) -> list[int]:
-    return [value] if isinstance(value, int) else list(value)

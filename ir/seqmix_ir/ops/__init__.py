@@ -13,19 +13,25 @@ from seqmix_ir.ops import (
     causal_conv1d,
     clip_gradient,
     constants,
+    conv1d,
+    cumulative,
     elementwise,
+    fourier,
     index,
     linear,
     linear_attention,
     linear_scan,
     logic,
+    long_conv,
     norm,
+    ordering,
     reduce,
     rotary,
     scan,
     segments,
     selected_attention,
     shape,
+    transcendental,
 )
 from seqmix_ir.ops.activation import Gelu, Relu, Sigmoid, Silu, Softplus
 from seqmix_ir.ops.arithmetic import Add, Div, FloorDiv, Maximum, Minimum, Mod, Mul, Pow, Sub
@@ -34,6 +40,8 @@ from seqmix_ir.ops.cast import Cast
 from seqmix_ir.ops.causal_conv1d import CausalConv1d
 from seqmix_ir.ops.clip_gradient import ClipGradient
 from seqmix_ir.ops.constants import Constant, Iota, SizeOf, Weight, constant, size_value
+from seqmix_ir.ops.conv1d import Conv1d
+from seqmix_ir.ops.cumulative import CumMax, CumMin, CumProd, LogCumSumExp
 from seqmix_ir.ops.elementwise import (
     Abs,
     Ceil,
@@ -51,6 +59,7 @@ from seqmix_ir.ops.elementwise import (
     Sqrt,
     Tanh,
 )
+from seqmix_ir.ops.fourier import Irfft, Rfft
 from seqmix_ir.ops.index import Gather, GatherElements, ScatterElements
 from seqmix_ir.ops.linear import Linear, Matmul
 from seqmix_ir.ops.linear_attention import LinearAttention
@@ -66,21 +75,43 @@ from seqmix_ir.ops.logic import (
     Or,
     Where,
 )
+from seqmix_ir.ops.long_conv import LongConv
 from seqmix_ir.ops.norm import LayerNorm, RmsNorm
+from seqmix_ir.ops.ordering import ArgMin, TopK
 from seqmix_ir.ops.reduce import ArgMax, CumSum, Reduce, Softmax
 from seqmix_ir.ops.rotary import Rotary
 from seqmix_ir.ops.scan import Scan
 from seqmix_ir.ops.segments import Concat, Pad, Slice
 from seqmix_ir.ops.selected_attention import SelectedAttention
 from seqmix_ir.ops.shape import Expand, Reshape, Squeeze, Transpose, Unsqueeze
+from seqmix_ir.ops.transcendental import (
+    Acos,
+    Acosh,
+    Asin,
+    Asinh,
+    Atan,
+    Atanh,
+    Cosh,
+    Expm1,
+    Log1p,
+    Sinh,
+    Tan,
+)
 from seqmix_ir.table import OpTable
 
 __all__ = [
     "CORE_OPS",
     "Abs",
+    "Acos",
+    "Acosh",
     "Add",
     "And",
     "ArgMax",
+    "ArgMin",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
     "Attention",
     "Cast",
     "CausalConv1d",
@@ -88,13 +119,19 @@ __all__ = [
     "ClipGradient",
     "Concat",
     "Constant",
+    "Conv1d",
     "Cos",
+    "Cosh",
+    "CumMax",
+    "CumMin",
+    "CumProd",
     "CumSum",
     "Div",
     "Equal",
     "Erf",
     "Exp",
     "Expand",
+    "Expm1",
     "Floor",
     "FloorDiv",
     "Gather",
@@ -103,6 +140,7 @@ __all__ = [
     "Greater",
     "GreaterEqual",
     "Iota",
+    "Irfft",
     "LayerNorm",
     "Less",
     "LessEqual",
@@ -110,6 +148,9 @@ __all__ = [
     "LinearAttention",
     "LinearScan",
     "Log",
+    "Log1p",
+    "LogCumSumExp",
+    "LongConv",
     "Matmul",
     "Maximum",
     "Minimum",
@@ -125,6 +166,7 @@ __all__ = [
     "Reduce",
     "Relu",
     "Reshape",
+    "Rfft",
     "RmsNorm",
     "Rotary",
     "Round",
@@ -135,6 +177,7 @@ __all__ = [
     "Sign",
     "Silu",
     "Sin",
+    "Sinh",
     "SizeOf",
     "Slice",
     "Softmax",
@@ -142,7 +185,9 @@ __all__ = [
     "Sqrt",
     "Squeeze",
     "Sub",
+    "Tan",
     "Tanh",
+    "TopK",
     "Transpose",
     "Unsqueeze",
     "Weight",
@@ -160,19 +205,25 @@ CORE_OPS: tuple[type[OpDef], ...] = (
     *causal_conv1d.OPS,
     *clip_gradient.OPS,
     *constants.OPS,
+    *conv1d.OPS,
+    *cumulative.OPS,
     *elementwise.OPS,
+    *fourier.OPS,
     *index.OPS,
     *linear.OPS,
     *linear_attention.OPS,
     *linear_scan.OPS,
     *logic.OPS,
+    *long_conv.OPS,
     *norm.OPS,
+    *ordering.OPS,
     *reduce.OPS,
     *rotary.OPS,
     *scan.OPS,
     *segments.OPS,
     *selected_attention.OPS,
     *shape.OPS,
+    *transcendental.OPS,
 )
 
 

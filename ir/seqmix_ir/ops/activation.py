@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqmix_ir.defn import Array, Decomposition, OpDef, Run, op
+from seqmix_ir.defn import Array, Decomposition, Example, OpDef, Run, op
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.arithmetic import Add, Maximum, Mul
 from seqmix_ir.ops.constants import constant
@@ -127,6 +127,10 @@ class Gelu(_Activation):
             curve = b(Tanh(), inner)
         half = b(Mul(), x, constant(b, 0.5, dtype))
         return b(Mul(), half, b(Add(), curve, constant(b, 1.0, dtype)))
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        return [*super().examples(rng), Example(cls("tanh"), (rng.standard_normal((3, 5)),))]
 
 
 OPS: tuple[type[OpDef], ...] = (Relu, Sigmoid, Softplus, Silu, Gelu)

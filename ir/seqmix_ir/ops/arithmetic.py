@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from seqmix_ir.defn import Array, OpDef, Run, op
+from seqmix_ir.defn import Array, Example, OpDef, Run, op
 from seqmix_ir.ops.rules import NUMBERS, broadcast_shapes, expect_dtype, same_dtype
 from seqmix_ir.types import FLOATS, TensorType
 
@@ -32,6 +32,8 @@ class Binary(OpDef):
     operands = ("x", "y")
     results = ("z",)
     accepts: ClassVar[frozenset[str]] = NUMBERS
+    positive: ClassVar[bool] = False
+    """Whether the function is meant for numbers above 0; the default examples keep to them."""
     function: ClassVar[Callable[..., Any]]
 
     def infer(self, x: TensorType, y: TensorType) -> tuple[TensorType, ...]:
@@ -41,6 +43,21 @@ class Binary(OpDef):
 
     def evaluate(self, run: Run, x: Array, y: Array) -> tuple[Array, ...]:
         return (self.function(x, y),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        # Halves are exact in every dtype, so that equal ones stay equal.
+        left, right = (np.round(2 * rng.standard_normal(s)) / 2 for s in ((2, 1, 5), (3, 1)))
+        if cls.positive:
+            left, right = np.abs(left) + 0.25, np.abs(right) + 0.25
+        made: list[tuple[Array, Array]] = []
+        if "f32" in cls.accepts:
+            made += [(left, right), (right, np.array(0.75))]
+        if "i64" in cls.accepts:
+            made.append((rng.integers(-4, 5, (2, 5)), rng.integers(1, 4, 5)))
+        if "bool" in cls.accepts:
+            made.append((rng.random((2, 5)) < 0.5, rng.random((2, 1)) < 0.5))
+        return [Example(cls(), pair) for pair in made]
 
 
 def _floor_divide(x: Array, y: Array) -> Array:
@@ -77,6 +94,7 @@ class Div(Binary):
     """``x / y`` of floats; integers have ``floor_div``."""
 
     name = "div"
+    positive = True
     accepts = FLOATS
     function = staticmethod(np.divide)
 
@@ -86,6 +104,7 @@ class Pow(Binary):
     """``x ** y`` of floats."""
 
     name = "pow"
+    positive = True
     accepts = FLOATS
     function = staticmethod(np.power)
 
@@ -111,6 +130,7 @@ class Mod(Binary):
     """The remainder, with the sign of ``y``."""
 
     name = "mod"
+    positive = True
     function = staticmethod(np.mod)
 
 
@@ -119,6 +139,7 @@ class FloorDiv(Binary):
     """``floor(x / y)``."""
 
     name = "floor_div"
+    positive = True
     function = staticmethod(_floor_divide)
 
 

@@ -7,12 +7,12 @@ V value size.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqmix_ir.defn import Array, Decomposition, OpDef, Run, op
+from seqmix_ir.defn import Array, Decomposition, Example, OpDef, Run, op
 from seqmix_ir.dims import Size
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.attention_direct import decompose_attention
@@ -107,6 +107,23 @@ class Attention(OpDef):
             total = total + np.exp(sink - top)
         y = _grouped_product(weights, v)
         return (y / np.where(total == 0, q.dtype.type(1), total),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        q, k, v = (
+            rng.standard_normal((2, h, s, n)) for h, s, n in ((6, 5, 4), (2, 8, 4), (2, 8, 3))
+        )
+        query_positions = np.array([[3, 4, 5, 6, 7], [-1, -1, 2, -1, 3]])
+        key_positions = np.array([[0, 1, 2, 3, 4, 5, 6, 7], [-1, 0, 1, -1, -1, 2, -1, 3]])
+        plain = (q, k, v, query_positions, key_positions)
+        bias, sinks = rng.standard_normal((1, 6, 5, 8)), rng.standard_normal(6)
+        square = (*(rng.standard_normal((1, 2, 3, 5)) for _ in range(3)), *[np.arange(3)[None]] * 2)
+        return [
+            Example(cls(), (*plain, None, None)),
+            Example(cls(scale=0.7, window=3), (*plain, bias, sinks)),
+            Example(cls(causal=False), (*plain, None, sinks)),
+            Example(cls(), (*square, None, None)),
+        ]
 
     def decompositions(self) -> Mapping[str, Decomposition]:
         return {"direct": self._direct}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from seqmix_ir.defn import Array, OpDef, Run, op
+from collections.abc import Sequence
+
+import numpy as np
+
+from seqmix_ir.defn import Array, Example, OpDef, Run, op
 from seqmix_ir.types import TensorType, check_dtype
 
 __all__ = ["OPS", "Cast"]
@@ -25,6 +29,14 @@ class Cast(OpDef):
 
     def evaluate(self, run: Run, x: Array) -> tuple[Array, ...]:
         return (x.astype(run.dtype(check_dtype(self.dtype)), copy=False),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x = rng.standard_normal((2, 5)) * 3
+        floats = [Example(cls(dtype), (x,)) for dtype in ("f64", "f32", "f16", "bf16")]
+        whole = [Example(cls(dtype), (x,)) for dtype in ("i64", "i32", "bool")]
+        from_bool = Example(cls("f32"), (x > 0,))
+        return [*floats, *whole, from_bool, Example(cls("u8"), (np.abs(x),))]
 
 
 OPS: tuple[type[OpDef], ...] = (Cast,)

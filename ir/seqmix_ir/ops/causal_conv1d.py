@@ -5,12 +5,12 @@ B batch, D channels, S sequence, W taps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqmix_ir.defn import Array, Decomposition, OpDef, Run, op
+from seqmix_ir.defn import Array, Decomposition, Example, OpDef, Run, op
 from seqmix_ir.dims import Size
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.activation import Silu, sigmoid
@@ -74,6 +74,15 @@ class CausalConv1d(OpDef):
         if self.activation:
             y = y * sigmoid(y)
         return y, seq[:, :, S:]
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        found = []
+        for W, S, activation in ((1, 5, ""), (2, 1, "silu"), (4, 9, "silu"), (4, 2, "")):
+            x, tail = rng.standard_normal((2, 3, S)), rng.standard_normal((2, 3, W - 1))
+            bias = None if S == 1 else rng.standard_normal(3)
+            found.append(Example(cls(activation), (x, rng.standard_normal((3, W)), bias, tail)))
+        return found
 
     def decompositions(self) -> Mapping[str, Decomposition]:
         return {"direct": self._direct}

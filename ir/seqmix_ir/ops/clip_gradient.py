@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from seqmix_ir.defn import Array, Decomposition, OpDef, Run, op
+import numpy as np
+
+from seqmix_ir.defn import Array, Decomposition, Example, OpDef, Run, op
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.rules import expect_dtype
 from seqmix_ir.types import FLOATS, TensorType
@@ -34,6 +36,10 @@ class ClipGradient(OpDef):
 
     def evaluate(self, run: Run, x: Array) -> tuple[Array, ...]:
         return (x,)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        return [Example(cls(10.0), (rng.standard_normal((2, 5)),))]
 
     def decompositions(self) -> Mapping[str, Decomposition]:
         return {"identity": _identity}

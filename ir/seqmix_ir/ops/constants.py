@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqmix_ir.defn import Array, OpDef, Run, op
+from seqmix_ir.defn import Array, Example, OpDef, Run, op
 from seqmix_ir.dims import Size
 from seqmix_ir.errors import IRError
 from seqmix_ir.literals import Literal, check_literal, literal_of, literal_shape
@@ -51,6 +52,10 @@ class Weight(OpDef):
     def evaluate(self, run: Run) -> tuple[Array, ...]:
         return (run.weight(self.key),)
 
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        return [Example(cls("layer.weight", TensorType("f32", (3, 5))), ())]
+
 
 @op
 class Constant(OpDef):
@@ -70,6 +75,15 @@ class Constant(OpDef):
     def evaluate(self, run: Run) -> tuple[Array, ...]:
         return (np.array(self.value, run.dtype(check_dtype(self.dtype))),)
 
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        rows: Literal = ((1.5, 2.0, -0.25), (0.0, 1e4, 3.0))
+        return [
+            Example(cls(rows, "f32"), ()),
+            Example(cls(7, "i64"), ()),
+            Example(cls(True, "bool"), ()),
+        ]
+
 
 @op
 class SizeOf(OpDef):
@@ -85,6 +99,10 @@ class SizeOf(OpDef):
 
     def evaluate(self, run: Run) -> tuple[Array, ...]:
         return (np.array(run.size(self.value), np.int64),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        return [Example(cls(5), ())]
 
 
 @op
@@ -107,6 +125,10 @@ class Iota(OpDef):
 
     def evaluate(self, run: Run) -> tuple[Array, ...]:
         return (np.arange(run.size(self.length)).astype(run.dtype(check_dtype(self.dtype))),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        return [Example(cls(5), ()), Example(cls(3, "f32"), ())]
 
 
 OPS: tuple[type[OpDef], ...] = (Weight, Constant, SizeOf, Iota)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from seqmix_ir.defn import Array, OpDef, Run, op
+from seqmix_ir.defn import Array, Example, OpDef, Run, op
 from seqmix_ir.ops.rules import SIGNED, expect_dtype
 from seqmix_ir.types import FLOATS, TensorType
 
@@ -46,6 +46,8 @@ class Unary(OpDef):
     operands = ("x",)
     results = ("y",)
     accepts: ClassVar[frozenset[str]] = FLOATS
+    positive: ClassVar[bool] = False
+    """Whether the function is meant for numbers above 0; the default examples keep to them."""
     function: ClassVar[Callable[..., Any]]
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
@@ -54,6 +56,20 @@ class Unary(OpDef):
 
     def evaluate(self, run: Run, x: Array) -> tuple[Array, ...]:
         return (self.function(x),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        shape = (2, 3, 5)
+        made: list[Array] = []
+        if "f32" in cls.accepts:
+            floats = rng.standard_normal(shape)
+            made.append(np.abs(floats) + 0.25 if cls.positive else floats)
+            made.append(np.array(0.75))
+        if "i64" in cls.accepts:
+            made.append(rng.integers(-4, 5, shape))
+        if "bool" in cls.accepts:
+            made.append(rng.random(shape) < 0.5)
+        return [Example(cls(), (x,)) for x in made]
 
 
 @op
@@ -96,6 +112,7 @@ class Log(Unary):
     """The natural logarithm; NaN below 0."""
 
     name = "log"
+    positive = True
     function = staticmethod(np.log)
 
 
@@ -104,6 +121,7 @@ class Sqrt(Unary):
     """The square root; NaN below 0."""
 
     name = "sqrt"
+    positive = True
     function = staticmethod(np.sqrt)
 
 
@@ -112,6 +130,7 @@ class Reciprocal(Unary):
     """``1 / x``."""
 
     name = "reciprocal"
+    positive = True
     function = staticmethod(np.reciprocal)
 
 

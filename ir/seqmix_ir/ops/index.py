@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from seqmix_ir.defn import Array, OpDef, Run, op
+from seqmix_ir.defn import Array, Example, OpDef, Run, op
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.rules import NUMBERS, expect_dtype, normal_axis, same_dtype
 from seqmix_ir.types import TensorType
@@ -35,6 +36,14 @@ class Gather(OpDef):
         _check_range(indices, data, self.axis)
         return (np.take(data, indices, self.axis),)
 
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        table, row = rng.standard_normal((7, 3)), rng.standard_normal((2, 7))
+        return [
+            Example(cls(), (table, rng.integers(-7, 7, (2, 5)))),
+            Example(cls(-1), (row, np.array(4))),
+        ]
+
 
 @op
 class GatherElements(OpDef):
@@ -52,6 +61,11 @@ class GatherElements(OpDef):
     def evaluate(self, run: Run, data: Array, indices: Array) -> tuple[Array, ...]:
         _check_range(indices, data, self.axis)
         return (np.take_along_axis(data, indices, self.axis),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        data, indices = rng.standard_normal((2, 7)), rng.integers(-7, 7, (2, 5))
+        return [Example(cls(1), (data, indices)), Example(cls(0), (data.T, indices.T))]
 
 
 @op
@@ -94,6 +108,16 @@ class ScatterElements(OpDef):
             ufunc = np.add if self.reduction == "add" else np.maximum
             ufunc.at(y, where, updates)
         return (y,)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        data, updates = rng.standard_normal((2, 7)), rng.standard_normal((2, 5))
+        once = np.array([[6, 0, -4, 2, 1], [0, 1, 2, 3, -1]])
+        often = rng.integers(-7, 7, (2, 5))
+        return [
+            Example(cls(1), (data, once, updates)),
+            *(Example(cls(-1, kind), (data, often, updates)) for kind in ("add", "max")),
+        ]
 
 
 def _check_aligned(data: TensorType, indices: TensorType, axis: int) -> None:

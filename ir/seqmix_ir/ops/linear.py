@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqmix_ir.defn import Array, Decomposition, OpDef, Run, op
+from seqmix_ir.defn import Array, Decomposition, Example, OpDef, Run, op
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.arithmetic import Add
 from seqmix_ir.ops.precision import accumulator, check_accumulate, narrow, widen
@@ -57,6 +57,11 @@ class Matmul(OpDef):
         wide = accumulator(run, x, self.accumulate)
         return (np.matmul(x.astype(wide, copy=False), y.astype(wide, copy=False)),)
 
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x, y = rng.standard_normal((2, 1, 5, 4)), rng.standard_normal((3, 4, 2))
+        return [Example(cls(), (x, y)), Example(cls("f64"), (x[0, 0], y[0]))]
+
 
 @op
 class Linear(OpDef):
@@ -92,6 +97,15 @@ class Linear(OpDef):
         flat = rows.astype(wide, copy=False) @ weight.astype(wide, copy=False).T
         y = flat.reshape(*x.shape[:-1], weight.shape[0])
         return (y if bias is None else y + bias,)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x, weight, bias = (rng.standard_normal(s) for s in ((2, 3, 4), (5, 4), (5,)))
+        return [
+            Example(cls(), (x, weight, None)),
+            Example(cls(), (x, weight, bias)),
+            Example(cls("f64"), (x[0], weight, bias)),
+        ]
 
     def decompositions(self) -> Mapping[str, Decomposition]:
         return {"matmul": self._matmul}

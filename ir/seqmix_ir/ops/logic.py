@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from seqmix_ir.defn import Array, OpDef, Run, op
+from seqmix_ir.defn import Array, Example, OpDef, Run, op
 from seqmix_ir.ops.arithmetic import Binary
 from seqmix_ir.ops.rules import NUMBERS, broadcast_shapes, expect_dtype, same_dtype
 from seqmix_ir.types import TensorType
@@ -116,6 +118,15 @@ class Where(OpDef):
 
     def evaluate(self, run: Run, condition: Array, x: Array, y: Array) -> tuple[Array, ...]:
         return (np.where(condition, x, y),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        condition = rng.random((5, 1)) < 0.5
+        x, y = rng.standard_normal((2, 1, 3)), np.array(-1.5)
+        return [
+            Example(cls(), (condition, x, y)),
+            Example(cls(), (condition, np.arange(5)[:, None], np.arange(3))),
+        ]
 
 
 OPS: tuple[type[OpDef], ...] = (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqmix_ir.defn import Array, Decomposition, OpDef, Run, op
+from seqmix_ir.defn import Array, Decomposition, Example, OpDef, Run, op
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.arithmetic import Add, Mul, Sub
 from seqmix_ir.ops.constants import constant
@@ -43,6 +43,12 @@ class RmsNorm(OpDef):
         wide = x.astype(accumulator(run, x, self.accumulate), copy=False)
         y = wide / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
         return (y if weight is None else y * weight,)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x, weight = rng.standard_normal((2, 3, 5)), rng.standard_normal(5)
+        plain = Example(cls(1e-5), (x, None))
+        return [plain, Example(cls(1e-5), (x, weight)), Example(cls(1e-5, "f64"), (x, weight))]
 
     def decompositions(self) -> Mapping[str, Decomposition]:
         return {"direct": self._direct}
@@ -83,6 +89,12 @@ class LayerNorm(OpDef):
         y = centred / np.sqrt(variance + self.eps)
         y = y if weight is None else y * weight
         return (y if bias is None else y + bias,)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x, weight, bias = (rng.standard_normal(s) for s in ((2, 3, 5), 5, 5))
+        given = [(None, None), (weight, None), (weight, bias)]
+        return [Example(cls(1e-5), (x, *parameters)) for parameters in given]
 
     def decompositions(self) -> Mapping[str, Decomposition]:
         return {"direct": self._direct}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqmix_ir.defn import Array, Decomposition, OpDef, Run, op
+from seqmix_ir.defn import Array, Decomposition, Example, OpDef, Run, op
 from seqmix_ir.dims import Size
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.arithmetic import Div, Sub
@@ -76,6 +76,17 @@ class Reduce(OpDef):
         function: Callable[..., Any] = getattr(np, self.kind)
         return (np.asarray(function(x, axis=axes, keepdims=self.keepdims, **more)),)
 
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x, whole = rng.standard_normal((2, 5, 6)), rng.integers(-4, 5, (2, 5))
+        kinds = ("sum", "max", "min", "mean", "prod")
+        return [
+            *(Example(cls(kind, (-1, 0), False), (x,)) for kind in kinds),
+            *(Example(cls(kind, (1,), True), (x,)) for kind in kinds),
+            *(Example(cls(kind, (1,), False), (whole > -2,)) for kind in ("any", "all")),
+            Example(cls("sum", (0,), False), (whole,)),
+        ]
+
     def decompositions(self) -> Mapping[str, Decomposition]:
         if self.kind == "mean":
             return {"sum": self._mean}
@@ -118,6 +129,12 @@ class ArgMax(OpDef):
             raise IRError(f"argmax along axis {self.axis} of shape {x.shape}: nothing to choose")
         return (np.asarray(np.argmax(x, self.axis, keepdims=self.keepdims)),)
 
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x = rng.standard_normal((2, 5, 6))
+        # Of equal ones the first is meant.
+        return [Example(cls(-1, False), (x,)), Example(cls(1, True), (np.round(x),))]
+
 
 @op
 class Softmax(OpDef):
@@ -140,6 +157,11 @@ class Softmax(OpDef):
         top = wide.max(self.axis, keepdims=True, initial=-np.inf)
         e = np.exp(wide - top)
         return (e / e.sum(self.axis, keepdims=True),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x = 3 * rng.standard_normal((2, 5, 6))
+        return [Example(cls(-1), (x,)), Example(cls(1), (x,)), Example(cls(-1, "f64"), (x,))]
 
     def decompositions(self) -> Mapping[str, Decomposition]:
         return {"direct": self._direct}
@@ -178,6 +200,12 @@ class CumSum(OpDef):
             y = np.roll(y, 1, self.axis)
             np.moveaxis(y, self.axis, 0)[:1] = 0
         return (np.flip(y, self.axis) if self.reverse else y,)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x, whole = rng.standard_normal((2, 5, 3)), rng.integers(-4, 5, (2, 5))
+        ways = [(exclusive, reverse) for exclusive in (False, True) for reverse in (False, True)]
+        return [*(Example(cls(1, *way), (x,)) for way in ways), Example(cls(-1), (whole,))]
 
     def decompositions(self) -> Mapping[str, Decomposition]:
         return {"triangular": self._triangular}

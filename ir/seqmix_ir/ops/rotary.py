@@ -5,10 +5,12 @@ B batch, H heads, S sequence, K head size, R rotated size (R <= K; the rest pass
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from seqmix_ir.defn import Array, Decomposition, OpDef, Run, op
+import numpy as np
+
+from seqmix_ir.defn import Array, Decomposition, Example, OpDef, Run, op
 from seqmix_ir.dims import Size
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.arithmetic import Add, Mul, Sub
@@ -69,6 +71,15 @@ class Rotary(OpDef):
         y[..., first] = x1 * c - x2 * s
         y[..., second] = x2 * c + x1 * s
         return (y,)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        found = []
+        for S, half, interleaved in ((5, 3, False), (1, 3, True), (5, 2, True), (2, 2, False)):
+            angle = rng.standard_normal((2, S, half))
+            x = rng.standard_normal((2, 3, S, 6))
+            found.append(Example(cls(interleaved), (x, np.cos(angle), np.sin(angle))))
+        return found
 
     def decompositions(self) -> Mapping[str, Decomposition]:
         return {"direct": self._direct}

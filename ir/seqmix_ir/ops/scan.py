@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from seqmix_ir.defn import Array, OpDef, Run, op
+from seqmix_ir.builder import Builder, trace_block
+from seqmix_ir.defn import Array, Example, OpDef, Run, op
 from seqmix_ir.dims import Size
 from seqmix_ir.errors import IRError
-from seqmix_ir.graph import Block
-from seqmix_ir.types import TensorType
+from seqmix_ir.graph import Block, Value
+from seqmix_ir.types import DType, TensorType
 
 __all__ = ["OPS", "Scan"]
 
@@ -62,6 +64,16 @@ class Scan(OpDef):
                 collected.append(y)
         order = -1 if self.reverse else 1
         return (*carries, *(np.stack(ys[::order], self.axis) for ys in outputs))
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        """A gated cell over a sequence of rows: both directions, two axes, one step alone."""
+        found = []
+        for S, axis, reverse in ((5, 1, False), (5, 0, True), (1, 1, False)):
+            x = rng.standard_normal((S, 2, 3) if axis == 0 else (2, S, 3))
+            operands = (rng.standard_normal((2, 3)), x, rng.standard_normal((3, 3)))
+            found.append(Example(cls(1, 1, axis, reverse), operands, _gated_cell))
+        return found
 
     def _split(self, items: tuple[T, ...]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
         """Carries, sequences, constants."""
@@ -122,6 +134,23 @@ class Scan(OpDef):
         if t.rank < self.axis:
             raise IRError(f"output {i} of the body is {t}; it cannot be stacked at {self.axis}")
         return t.with_shape((*t.shape[: self.axis], length, *t.shape[self.axis :]))
+
+
+def _gated_cell(dtype: DType) -> Block:
+    """``h' = s h + (1 - s) tanh(x W)`` with ``s = sigmoid(x)``; the output is ``h' - x``."""
+    # A module of ops that the definition itself does not need.
+    from seqmix_ir.ops.activation import Sigmoid
+    from seqmix_ir.ops.arithmetic import Add, Mul, Sub
+    from seqmix_ir.ops.elementwise import Tanh
+    from seqmix_ir.ops.linear import Matmul
+
+    def cell(b: Builder, h: Value, x: Value, w: Value) -> tuple[Value, ...]:
+        gate, candidate = b(Sigmoid(), x), b(Tanh(), b(Matmul(), x, w))
+        new = b(Add(), candidate, b(Mul(), gate, b(Sub(), h, candidate)))
+        return new, b(Sub(), new, x)
+
+    row, matrix = TensorType(dtype, (2, 3)), TensorType(dtype, (3, 3))
+    return trace_block([row, row, matrix], cell, "h x w")
 
 
 def _without(shape: tuple[Any, ...], axis: int) -> tuple[Any, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from seqmix_ir.defn import Array, OpDef, Run, op
+from seqmix_ir.defn import Array, Example, OpDef, Run, op
 from seqmix_ir.dims import Size, ceildiv
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.rules import expect_dtype, normal_axis, same_dtype
@@ -34,6 +36,11 @@ class Concat(OpDef):
             self._check_others(axis, i, first, x)
             total = total + x.shape[axis]
         return (first.with_shape((*first.shape[:axis], total, *first.shape[axis + 1 :])),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        xs = tuple(rng.standard_normal((2, n, 3)) for n in (3, 5, 1))
+        return [Example(cls(-2), xs), Example(cls(1), (np.arange(3)[None], np.arange(2)[None]))]
 
     def _check_others(self, axis: int, i: int, first: TensorType, x: TensorType) -> None:
         if x.rank != first.rank:
@@ -89,6 +96,12 @@ class Slice(OpDef):
         where = (*[slice(None)] * axis, slice(start, stop, self.step))
         return (x[where],)
 
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x = rng.standard_normal((2, 8, 6))
+        ways = ((1, 3, 8, 1), (-1, 1, 6, 2), (1, 0, 7, 3))
+        return [Example(cls(*way), (x,)) for way in ways]
+
 
 @op
 class Pad(OpDef):
@@ -118,6 +131,11 @@ class Pad(OpDef):
         margins = [(0, 0)] * x.ndim
         margins[axis] = (run.size(self.before), run.size(self.after))
         return (np.pad(x, margins, constant_values=x.dtype.type(self.value)),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x = rng.standard_normal((2, 3))
+        return [Example(cls(1, 3, 2, -1.5), (x,)), Example(cls(0, 0, 1, 1.0), (x > 0,))]
 
 
 OPS: tuple[type[OpDef], ...] = (Concat, Slice, Pad)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from seqmix_ir.defn import Array, OpDef, Run, op
+from seqmix_ir.defn import Array, Example, OpDef, Run, op
 from seqmix_ir.dims import Size
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.rules import normal_axes, normal_axis, show_shape
@@ -46,6 +47,13 @@ class Reshape(OpDef):
     def evaluate(self, run: Run, x: Array) -> tuple[Array, ...]:
         return (x.reshape(tuple(map(run.size, self.shape))),)
 
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        return [
+            Example(cls((10, 2, 3)), (rng.standard_normal((2, 5, 6)),)),
+            Example(cls((1,)), (np.array(0.5),)),
+        ]
+
 
 @op
 class Transpose(OpDef):
@@ -64,6 +72,11 @@ class Transpose(OpDef):
 
     def evaluate(self, run: Run, x: Array) -> tuple[Array, ...]:
         return (np.transpose(x, self.perm),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        x = rng.standard_normal((2, 5, 3))
+        return [Example(cls((2, 0, -2)), (x,)), Example(cls(()), (np.array(0.5),))]
 
 
 @op
@@ -91,6 +104,10 @@ class Expand(OpDef):
     def evaluate(self, run: Run, x: Array) -> tuple[Array, ...]:
         return (np.broadcast_to(x, tuple(map(run.size, self.shape))),)
 
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        return [Example(cls((3, 2, 5, 4)), (rng.standard_normal((2, 1, 4)),))]
+
 
 @op
 class Unsqueeze(OpDef):
@@ -109,6 +126,10 @@ class Unsqueeze(OpDef):
 
     def evaluate(self, run: Run, x: Array) -> tuple[Array, ...]:
         return (np.expand_dims(x, self.axes),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        return [Example(cls((0, -1)), (rng.standard_normal((2, 5)),))]
 
 
 @op
@@ -129,6 +150,10 @@ class Squeeze(OpDef):
 
     def evaluate(self, run: Run, x: Array) -> tuple[Array, ...]:
         return (np.squeeze(x, self.axes),)
+
+    @classmethod
+    def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
+        return [Example(cls((0, -1)), (rng.standard_normal((1, 5, 1)),))]
 
 
 OPS: tuple[type[OpDef], ...] = (Reshape, Transpose, Expand, Unsqueeze, Squeeze)

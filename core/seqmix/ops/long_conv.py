@@ -1,0 +1,112 @@
+"""Causal convolution with a filter that may be as long as the sequence, or longer.
+
+B batch, D channels, S sequence, P past, T = P + S, L filter taps, n samples of a transform.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seqmix.op import op
+from seqmix_ir.ops import LongConv
+
+__all__ = ["long_conv"]
+
+_SMALL = 1024
+"""Up to this size a matrix of all shifts is faster than transforms; for one output it always is."""
+_FEW_TAPS = 8
+"""Up to this many taps one multiplication per tap is."""
+
+
+def long_conv(x: Tensor, filter: Tensor, history: Tensor | None = None) -> Tensor:
+    """``y[t] = sum_l filter[l] * seq[P + t - l]`` with ``seq = [history, x]``, oldest first.
+
+    ``x [B, D, S]``, ``filter [D, L]`` of any length from 1, ``history [B, D, P]`` -> ``y [B, D,
+    S]``. Taps that reach before the sequence add nothing. Computed in float32 (float64 for
+    float64) whatever goes in; ``filter`` may be float32 beside a narrower ``x``. Short ones are
+    matrix products, which see nothing of later inputs; the others are by FFT, causal to rounding.
+    """
+    y: Tensor = _LONG_CONV(x, filter, history)
+    return y
+
+
+def _forward(x: Tensor, filter: Tensor, history: Tensor | None) -> Tensor:
+    seq, taps = _widened(x, filter, history)
+    S, T = x.shape[2], seq.shape[2]
+    if taps.shape[1] <= _FEW_TAPS:
+        return _by_taps(seq, taps, S).to(x.dtype)
+    if S == 1 or S * T <= _SMALL:
+        return _by_matrix(seq, taps, S).to(x.dtype)
+    n = _fast_length(max(T, S + taps.shape[1] - 1))
+    spectrum = torch.fft.rfft(seq, n).mul_(torch.fft.rfft(taps, n))
+    y: Tensor = torch.fft.irfft(spectrum, n)[..., T - S : T]
+    return y.contiguous().to(x.dtype)
+
+
+def _widened(x: Tensor, filter: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The joined sequence ``[B, D, T]`` and the taps that can reach something, ``[D, <= T]``."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    seq = x if history is None else torch.cat([history, x], dim=-1)
+    return seq.to(wide), filter[:, : seq.shape[2]].to(wide)
+
+
+def _by_taps(seq: Tensor, taps: Tensor, S: int) -> Tensor:
+    T = seq.shape[2]
+    y = seq[..., T - S :] * taps[:, :1]
+    for tap in range(1, taps.shape[1]):
+        first = max(0, tap - (T - S))
+        y[..., first:].addcmul_(seq[..., T - S + first - tap : T - tap], taps[:, tap : tap + 1])
+    return y
+
+
+def _by_matrix(seq: Tensor, taps: Tensor, S: int) -> Tensor:
+    """``[D, S, T]``, row t a copy of the reversed filter that ends at sample P + t, times seq."""
+    T, L = seq.shape[2], taps.shape[1]
+    reach = min(T, S + L - 1)
+    seq = seq[..., T - reach :]
+    # Row t reads the reversed taps from a place that moves one step back with t.
+    line = torch.nn.functional.pad(taps.flip(1), (max(0, reach - L), S - 1))
+    start = line.shape[1] - (S - 1) - reach
+    shifts = line.unfold(1, reach, 1)[:, start : start + S].flip(1)
+    return torch.matmul(shifts, seq.permute(1, 2, 0)).permute(2, 0, 1).contiguous()
+
+
+def _fast_length(size: int) -> int:
+    """The smallest even length from ``size`` on with no prime factor above 5, roughly."""
+    step = 1 << max(0, (size - 1).bit_length() - 4)
+    candidates = (m * step for m in (8, 9, 10, 12, 15, 16) if m * step >= size)
+    return max(16, next(candidates))
+
+
+def _backward(
+    grads: tuple[Tensor, ...],
+    operands: tuple[Tensor | None, ...],
+    outputs: tuple[Tensor, ...],
+    needs: tuple[bool, ...],
+) -> list[Tensor | None]:
+    """Correlations of the gradient with the filter and with the sequence, by FFT.
+
+    What wraps around in n >= S + L - 1 samples falls outside of what is kept.
+    """
+    x, filter, history = operands
+    if x is None or filter is None:
+        raise TypeError("long_conv: x and filter are needed")
+    seq, taps = _widened(x, filter, history)
+    S, T, L = x.shape[2], seq.shape[2], taps.shape[1]
+    n = _fast_length(max(T, S + L - 1))
+    placed = torch.nn.functional.pad(grads[0].to(seq.dtype), (T - S, 0))
+    spectrum = torch.fft.rfft(placed, n)
+    found: list[Tensor | None] = [None, None, None]
+    if needs[0] or needs[2]:
+        back = spectrum * torch.fft.rfft(taps, n).conj()
+        seq_grad = torch.fft.irfft(back, n)[..., :T].to(x.dtype)
+        found[0], found[2] = seq_grad[..., T - S :], seq_grad[..., : T - S]
+    if needs[1]:
+        back = (spectrum * torch.fft.rfft(seq, n).conj()).sum(0)
+        taps_grad = torch.fft.irfft(back, n)[:, :L].to(filter.dtype)
+        found[1] = torch.nn.functional.pad(taps_grad, (0, filter.shape[1] - L))
+    return found
+
+
+_LONG_CONV = op(LongConv, eager=_forward, backward=_backward)
