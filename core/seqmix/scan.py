@@ -50,20 +50,19 @@ def _loop(
     first = carries
     steps: list[Tensors] = []
     for t in reversed(range(len(slices))) if reverse else range(len(slices)):
-        carries, outputs = _step(cell, carries, slices[t], constants)
+        carries, outputs = _step(cell, carries, slices[t], constants, axis)
         steps.append(outputs)
     if reverse:
         steps.reverse()
     stacked = tuple(torch.stack(column, axis) for column in zip(*steps, strict=True))
-    return _unaliased(carries, first), stacked
+    return _unaliased(carries, (*first, *sequences, *constants)), stacked
 
 
 def _step(
-    cell: Cell, carries: Tensors, slices: Tensors, constants: Tensors
+    cell: Cell, carries: Tensors, slices: Tensors, constants: Tensors, axis: int
 ) -> tuple[Tensors, Tensors]:
-    """One call of the cell, with its carries checked."""
-    new, outputs = cell(carries, slices, constants)
-    new, outputs = tuple(new), tuple(outputs)
+    """One call of the cell, with what it returns checked."""
+    new, outputs = _pair(cell(carries, slices, constants))
     if len(new) != len(carries):
         raise ConfigError(
             f"scan: the cell returned {len(new)} carries, expected {len(carries)}; "
@@ -76,7 +75,26 @@ def _step(
             f"scan: carry {i} was {_describe(before)} and became {_describe(after)}; "
             "the cell must return it with the same shape and dtype (cast it back)"
         )
+    for i, output in enumerate(outputs):
+        if output.ndim < axis:
+            raise ConfigError(
+                f"scan: output {i} is {_describe(output)}, which cannot be stacked at axis {axis}"
+            )
     return new, outputs
+
+
+def _pair(returned: Any) -> tuple[Tensors, Tensors]:
+    """What a cell returned, as two tuples of tensors; a tensor would be taken apart in silence."""
+    groups = returned if isinstance(returned, tuple | list) else ()
+    if len(groups) == 2 and all(isinstance(group, tuple | list) for group in groups):
+        new, outputs = (tuple(group) for group in groups)
+        if all(isinstance(t, Tensor) for t in (*new, *outputs)):
+            return new, outputs
+    found = [type(group).__name__ for group in groups] or type(returned).__name__
+    raise ConfigError(
+        f"scan: the cell returned {found}; expected (new carries, output slices), "
+        "each a tuple of tensors"
+    )
 
 
 def _one_node(
@@ -90,15 +108,18 @@ def _one_node(
     """The scan as one node of an exported graph; parameters that the cell uses become inputs."""
     # An error inside the traced cell would lose its text, so the cell is tried once outside; what
     # this adds to the graph is unused and dropped.
-    _step(cell, carries, tuple(s.select(axis, 0) for s in sequences), constants)
+    _step(cell, carries, tuple(s.select(axis, 0) for s in sequences), constants, axis)
     count = len(carries)
 
     def combine(carry: list[Tensor], slices: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         new, outputs = cell(tuple(carry), tuple(slices), constants)
-        # torch refuses results that share memory with each other or with an argument.
-        return [t.clone() for t in new], [t.clone() for t in outputs]
+        # torch refuses results that share memory with each other or with an argument, and carries
+        # that leave with other strides than they came with.
+        kept = [t.clone(memory_format=torch.contiguous_format) for t in new]
+        return kept, [t.clone() for t in outputs]
 
-    last, outputs = _torch_scan(combine, list(carries), list(sequences), axis, reverse)
+    first = [t.contiguous() for t in carries]
+    last, outputs = _torch_scan(combine, first, list(sequences), axis, reverse)
     return tuple(last[:count]), tuple(outputs)
 
 
@@ -138,14 +159,27 @@ def _check(carries: Tensors, sequences: Tensors, axis: int) -> int:
     return axis
 
 
-def _unaliased(carries: Tensors, first: Tensors) -> Tensors:
-    """The carries, copied where the cell passed an argument through or returned one twice."""
-    seen = {id(t) for t in first}
-    out = []
+def _unaliased(carries: Tensors, given: Tensors) -> Tensors:
+    """The carries, copied where one is an argument, a view of one, or there twice.
+
+    A last carry that is a slice would keep its whole sequence alive.
+    """
+    seen, out = [_memory(t) for t in given], []
     for carry in carries:
-        out.append(carry.clone() if id(carry) in seen else carry)
-        seen.add(id(carry))
+        memory = _memory(carry)
+        out.append(carry.clone() if memory in seen else carry)
+        seen.append(memory)
     return tuple(out)
+
+
+def _memory(tensor: Tensor) -> int:
+    """What is equal for tensors that share memory; while torch traces, for the same tensor only."""
+    if torch.compiler.is_compiling():
+        return id(tensor)
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # Wrappers, such as those of vmap, have no memory.
+        return id(tensor)
 
 
 def _describe(tensor: Tensor) -> str:

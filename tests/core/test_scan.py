@@ -115,6 +115,45 @@ def test_wrong_arguments_are_refused():
             scan(running, *arguments, **options)
 
 
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (lambda c, s, k: (c[0], s[0]), r"returned \['Tensor', 'Tensor'\]; expected \(new carries"),
+        (lambda c, s, k: c[0], "returned Tensor; expected"),
+        (lambda c, s, k: (c, s, k), r"\['tuple', 'tuple', 'tuple'\]; expected"),
+        (lambda c, s, k: (c, (1.0,)), "each a tuple of tensors"),
+    ],
+)
+def test_what_is_no_pair_of_tuples_is_refused(cell, text):
+    with pytest.raises(ConfigError, match=text):
+        scan(cell, (torch.zeros(2),), (torch.ones(2, 3),))
+
+
+def test_an_output_that_cannot_be_stacked_is_refused():
+    x = torch.ones(2, 4, 3)
+    with pytest.raises(ConfigError, match=r"output 0 is float32\[\], .* axis 2"):
+        scan(lambda c, s, k: (c, (s[0].sum(),)), (torch.zeros(2),), (x,), axis=2)
+
+
+def test_last_carries_share_no_memory_with_the_arguments():
+    h, x, w = torch.zeros(2, 3), torch.randn(2, 4, 3), torch.randn(3, 2)
+
+    def cell(carries, slices, constants):
+        return (slices[0], constants[0].T, carries[2].view(2, 3)), ()
+
+    last, _ = scan(cell, (h, h, h), (x,), (w,))
+    assert torch.equal(last[0], x[:, -1])
+    memory = [t.untyped_storage().data_ptr() for t in (*last, h, x, w)]
+    assert len(set(memory)) == 6
+
+
+def test_a_loop_under_vmap():
+    x = torch.randn(3, 2, 4)
+    (last,), (y,) = torch.vmap(lambda x: scan(running, (torch.zeros(2),), (x,)))(x)
+    torch.testing.assert_close(y, x.cumsum(-1))
+    torch.testing.assert_close(last, x.sum(-1))
+
+
 def test_the_number_of_carries_is_checked():
     with pytest.raises(ConfigError, match="returned 0 carries, expected 1"):
         scan(lambda c, s, k: ((), ()), (torch.zeros(2),), (torch.ones(2, 3),))

@@ -1,4 +1,4 @@
-"""``seqmix check``: a mixer by name, or else a model."""
+"""``seqmix check``: a mixer or an op by name, everything that is registered, or a model."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ if TYPE_CHECKING:
     from seqmix.backend import Executable
     from seqmix.checkpoint import Checkpoint
     from seqmix.model import Model
-    from seqmix.testing import CheckReport
+    from seqmix.testing import CheckReport, Overview
 
 __all__ = ["check_subject"]
 
 
 def check_subject(subject: str, backends: list[str] | None, full: bool, as_json: bool) -> int:
-    """Print the report; 0 if all is well, else 1."""
-    from seqmix.testing import check_mixer
+    """Print the report; 0 if all is well, else 1.
 
+    ``subject`` is the name of a mixer, else of an op, else "all", else a model; where a mixer and
+    an op have one name, ``op:NAME`` is the op.
+    """
     for name in backends or ():
         check_backend_name(name)
-    if subject in registry.names("mixers"):
-        with progress(f"checking mixer {subject}"):
-            report = check_mixer(subject, profile="full" if full else "quick", backends=backends)
-    else:
-        report = _check_model(_checkpoint(subject), backends, full)
+    report = _report(subject, backends, full)
     if as_json:
         print(report.to_json())
         return 0 if report.ok else 1
@@ -41,13 +39,33 @@ def check_subject(subject: str, backends: list[str] | None, full: bool, as_json:
     return 0 if report.ok else 1
 
 
+def _report(subject: str, backends: list[str] | None, full: bool) -> CheckReport | Overview:
+    from seqmix.testing import check_all, check_mixer, check_op
+
+    profile = "full" if full else "quick"
+    kind, _, name = subject.rpartition(":")
+    if kind != "op" and subject in registry.names("mixers"):
+        with progress(f"checking mixer {subject}"):
+            return check_mixer(subject, profile=profile, backends=backends)
+    if kind == "op" or subject in registry.op_table().names():
+        with progress(f"checking op {name}"):
+            return check_op(name, profile, backends)
+    if subject == "all":
+        with progress("checking every mixer and op"):
+            return check_all(profile, backends)
+    return _check_model(_checkpoint(subject), backends, full)
+
+
 def _checkpoint(subject: str) -> Checkpoint:
-    """The model to check; the error for none names mixers that are near as well."""
+    """The model to check; the error for none names mixers and ops that are near as well."""
     try:
         return load_checkpoint(subject, None)
     except CheckpointError as error:
-        if near := did_you_mean(subject, registry.names("mixers")):
-            raise CheckpointError(f"no mixer '{subject}'{near}; and no model: {error}") from error
+        known = {"mixer": registry.names("mixers"), "op": registry.op_table().names()}
+        for kind, names in known.items():
+            if near := did_you_mean(subject, names):
+                text = f"no {kind} '{subject}'{near}; and no model: {error}"
+                raise CheckpointError(text) from error
         raise
 
 
