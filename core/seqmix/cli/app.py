@@ -121,14 +121,14 @@ def export(
 
 @app.command()
 def check(
-    subject: Annotated[str, typer.Argument(metavar="MODEL|MIXER", help="What to check.")],
+    subject: Annotated[str, typer.Argument(metavar="MODEL|MIXER|OP|all", help="What to check.")],
     backend: Annotated[
         list[str] | None, typer.Option("--backend", "-b", help="Only these backends.")
     ] = None,
     full: Annotated[bool, typer.Option(help="Longer sequences.")] = False,
     json: Json = False,
 ) -> None:
-    """Prove that a mixer keeps its laws, or a model its meaning; exit 1 if not."""
+    """Prove that a mixer keeps its laws, an op or a model its meaning; exit 1 if not."""
     from seqmix.cli.check import check_subject
 
     raise typer.Exit(check_subject(subject, backend, full, json))
