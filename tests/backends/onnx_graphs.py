@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from seqmix_onnxruntime.backend import OnnxRuntimeBackend
 from seqmix_onnxruntime.model_file import MODEL
 from seqmix_onnxruntime.session import OnnxExecutable
 
-__all__ = ["CONFIG", "agree", "compile_module", "nodes_of", "run_onnx"]
+__all__ = ["CONFIG", "agree", "compile_module", "nodes_of", "run_onnx", "superfluous"]
 
 CONFIG = ModelConfig(
     vocab_size=11,
@@ -53,6 +54,20 @@ def compile_module(
 def nodes_of(executable: OnnxExecutable) -> list[Any]:
     """The nodes of the file's graph, without those in bodies."""
     return list(onnx.load(executable.folder / MODEL, load_external_data=False).graph.node)
+
+
+def superfluous(model: onnx.ModelProto) -> list[Any]:
+    """Nodes and weights that nothing reads, and nodes that compute what another one does."""
+    graph = model.graph
+    read = Counter(name for node in graph.node for name in node.input)
+    wanted = {output.name for output in graph.output}
+    dead = [n.name for n in graph.node if not any(o in wanted or read[o] for o in n.output)]
+    unread = [weight.name for weight in graph.initializer if not read[weight.name]]
+    seen: Counter[Any] = Counter()
+    for node in graph.node:
+        attributes = b"".join(sorted(a.SerializeToString() for a in node.attribute))
+        seen[node.op_type, tuple(node.input), attributes] += 1
+    return [*dead, *unread, *(key[:2] for key, count in seen.items() if count > 1)]
 
 
 def run_onnx(

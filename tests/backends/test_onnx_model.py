@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from tests.backends.onnx_graphs import CONFIG, compile_module, nodes_of
+from tests.backends.onnx_graphs import CONFIG, compile_module, nodes_of, superfluous
 from tests.core import tiny
 from torch import Tensor
 
@@ -161,16 +161,7 @@ def test_only_standard_operators(hybrid: tuple[Model, OnnxExecutable]) -> None:
 @pytest.mark.parametrize("which", ["hybrid", "pure"])
 def test_no_node_is_dead_or_computed_twice(which: str, request: pytest.FixtureRequest) -> None:
     executable = request.getfixturevalue(which)[1]
-    graph = _proto(executable).graph
-    read = Counter(name for node in graph.node for name in node.input)
-    wanted = {output.name for output in graph.output}
-    assert all(any(o in wanted or read[o] for o in node.output) for node in graph.node)
-    assert all(read[weight.name] for weight in graph.initializer)
-    seen: Counter[Any] = Counter()
-    for node in graph.node:
-        attributes = b"".join(sorted(a.SerializeToString() for a in node.attribute))
-        seen[node.op_type, tuple(node.input), attributes] += 1
-    assert [key[:2] for key, count in seen.items() if count > 1] == []
+    assert superfluous(_proto(executable)) == []
 
 
 def test_masks_are_computed_once(hybrid: tuple[Model, OnnxExecutable]) -> None:

@@ -26,6 +26,11 @@ def templates(model: Model) -> list[int]:
     return [place.template for place in plan_of(model).places]
 
 
+def branch(model: Model, step: int) -> Any:
+    """The first branch of a step."""
+    return list(model.branches())[step]
+
+
 def agrees(model: Model) -> dict[str, Tensor]:
     """Assert that the captured graph is the model, with a state; returns the weights."""
     captured = capture_model(model)
@@ -69,13 +74,13 @@ def test_loops_are_copied_with_their_bodies() -> None:
 def test_an_attribute_that_differs_makes_another_structure() -> None:
     model = tiny.model([tiny.SWIGLU])
     assert templates(model) == [0, 0]
-    model.steps[1].branches[0].mixer.scale = 2.0
+    branch(model, 1).mixer.scale = 2.0
     assert templates(model) == [0, 1]
 
 
 def test_a_hook_makes_another_structure() -> None:
     model = tiny.model([tiny.SWIGLU])
-    handle = model.steps[0].branches[0].register_forward_hook(lambda m, a, out: None)
+    handle = branch(model, 0).register_forward_hook(lambda m, a, out: None)
     assert templates(model) == [0, 1]
     handle.remove()
     assert templates(model) == [0, 0]
@@ -83,7 +88,7 @@ def test_a_hook_makes_another_structure() -> None:
 
 def test_one_weight_for_all_layers() -> None:
     model = tiny.model([tiny.SWIGLU])
-    first, second = (model.steps[i].branches[0].mixer for i in range(2))
+    first, second = (branch(model, i).mixer for i in range(2))
     names = list(first._modules)
     second._modules[names[0]] = first._modules[names[0]]
     weights = agrees(model)
@@ -105,7 +110,7 @@ class Talkative(SwiGLU):
     def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
         y, state = super().forward(x, state, ctx)
         y = y + getattr(ctx, "heard", 0.0)
-        ctx.heard = y  # type: ignore[attr-defined]
+        ctx.heard = y
         return y, state
 
 
@@ -120,15 +125,15 @@ class Loud(SwiGLU):
 @pytest.mark.parametrize("kind", [Talkative, Loud])
 def test_where_copies_would_be_wrong_every_branch_is_traced(kind: type[SwiGLU]) -> None:
     model = tiny.model([tiny.SWIGLU])
-    for step in model.steps:
-        step.branches[0].mixer.__class__ = kind
+    for made in model.branches():
+        made.mixer.__class__ = kind
     assert templates(model) == [0, 0]
     if kind is Loud:
         model.norm.double()
         model.embed.double()
         for step in model.steps:
             step.double()
-        model.steps[0].branches[0].mixer.__class__ = SwiGLU
+        branch(model, 0).mixer.__class__ = SwiGLU
     agrees(model)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
+from tests.backends.onnx_graphs import superfluous
 from torch import Tensor
 
 import seqmix
@@ -109,3 +111,8 @@ def pad(row: list[int], length: int, where: str) -> tuple[Tensor, Tensor]:
     ids = row[:at] + [0] * missing + row[at:]
     positions = [*range(at), *[-1] * missing, *range(at, len(row))]
     return torch.tensor(ids), torch.tensor(positions)
+
+
+def test_the_file_has_no_dead_or_repeated_node(pair: Pair, tmp_path: Path) -> None:
+    pair.compiled.save(tmp_path)
+    assert superfluous(onnx.load(tmp_path / "model.onnx", load_external_data=False)) == []
