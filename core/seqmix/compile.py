@@ -33,6 +33,7 @@ def compile(
     target: str | None = None,
     options: Mapping[str, Any] | None = None,
     *,
+    logits_to_keep: int = 0,
     cache: bool = True,
     callback: Watcher | None = None,
 ) -> Executable:
@@ -40,11 +41,13 @@ def compile(
 
     ``backend`` is a name, a backend, or ``"auto"``, which says what it picked and why in
     ``report.notes``. ``target`` and ``options`` are the backend's own. With ``cache`` the result is
-    kept on disk and found again. ``callback(stage, module)`` sees the module after each stage.
+    kept on disk and found again. ``logits_to_keep`` is 0 for the logits of all tokens, or 1 for
+    those of the last token only, which is all that generation needs. ``callback(stage, module)``
+    sees the module after each stage.
     Raises CaptureError, IRError (an op that the backend cannot run) or BackendError.
     """
     clock = _Clock()
-    program = program_of(source)
+    program = program_of(source, logits_to_keep)
     clock.lap("capture")
     chosen, why = _resolve(backend, program.module)
     target = chosen.default_target() if target is None else target
@@ -77,12 +80,17 @@ def load(directory: Path | str) -> Executable:
     return chosen.load(folder)
 
 
-def program_of(source: Source) -> Program:
+def program_of(source: Source, logits_to_keep: int = 0) -> Program:
     """The program of a model or of a checkpoint: captured, with its weights by name."""
     from seqmix.capture import capture_model
     from seqmix.model import Model
     from seqmix.weights import Weights
 
+    if logits_to_keep not in (0, 1) or (logits_to_keep and isinstance(source, Program)):
+        raise ConfigError(
+            f"logits_to_keep is {logits_to_keep}, expected 0 (all tokens) or 1 (the last), and "
+            "a model or a checkpoint: a program has its logits already"
+        )
     if isinstance(source, Program):
         return source
     if not isinstance(source, Model):
@@ -94,7 +102,8 @@ def program_of(source: Source) -> Program:
         source = Model.from_checkpoint(source)
     here = source.embed.weight.device.type
     on_cpu = source if here == "cpu" else copy.deepcopy(source).cpu()
-    captured = capture_model(on_cpu, name=_identifier(source.config.name))
+    name = _identifier(source.config.name)
+    captured = capture_model(on_cpu, name=name, logits_to_keep=logits_to_keep)
     return Program(captured.module, Weights.of_tensors(captured.weights), source.config, source)
 
 

@@ -356,3 +356,19 @@ def test_backends_are_backends() -> None:
         backend = registry.get("backends", name)()
         assert isinstance(backend, Backend)
         assert "cpu" in backend.probe().devices
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference", "onnxruntime"])
+def test_the_logits_of_the_last_token_alone(backend: str, tmp_path: Path) -> None:
+    made = tiny.model()
+    ids, positions = tiny.tokens(2, 7)
+    wanted, _ = made(ids, positions)
+    compiled = compile(made, backend, logits_to_keep=1, cache=False)
+    compiled.save(tmp_path)
+    for executable in (compiled, load(tmp_path)):
+        logits, states = executable(ids, positions)
+        torch.testing.assert_close(logits, wanted[:, -1:], rtol=1e-4, atol=1e-4)
+        logits, _ = executable(ids[:, :1], positions[:, -1:] + 1, states)
+        assert logits.shape == (2, 1, tiny.VOCAB)
+    with pytest.raises(ConfigError, match="logits_to_keep is 2, expected 0"):
+        compile(made, backend, logits_to_keep=2)

@@ -36,6 +36,8 @@ class TorchExecutable(Executable):
         self.model = model
         self._module = module
         self._device = model.embed.weight.device
+        length = module.graph("forward").results["logits"].type.shape[1]
+        self._keep = length if isinstance(length, int) else 0
 
     def run(self, graph: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run the model on its own device; ``forward`` is the only graph."""
@@ -43,7 +45,8 @@ class TorchExecutable(Executable):
         here = {name: tensor.to(self._device) for name, tensor in inputs.items()}
         ids, positions = here.pop("input_ids"), here.pop("positions")
         with torch.no_grad():
-            logits, after = self.model(ids, positions, unflatten_states(self.model, here))
+            states = unflatten_states(self.model, here)
+            logits, after = self.model(ids, positions, states, self._keep)
         return {"logits": logits, **flatten_states(self.model, after)}
 
     def initial_state(self, batch: int) -> dict[str, Tensor]:

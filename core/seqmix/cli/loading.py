@@ -44,13 +44,16 @@ def load_model(checkpoint: Checkpoint) -> Model:
 
 
 def compile_model(
-    model: Model, backend: str, options: Mapping[str, Any] | None = None
+    model: Model,
+    backend: str,
+    options: Mapping[str, Any] | None = None,
+    logits_to_keep: int = 0,
 ) -> Executable:
     """The model on a backend."""
     from seqmix.compile import compile
 
     with progress(f"compiling for {backend}"):
-        return compile(model, backend, options=options)
+        return compile(model, backend, options=options, logits_to_keep=logits_to_keep)
 
 
 def check_backend_name(name: str) -> None:

@@ -43,7 +43,7 @@ def continue_text(
     tokenizer = _tokenizer(checkpoint)
     ids = [tokenizer.encode(_asked(tokenizer, prompt, chat)) for prompt in prompts]
     _warn_of_length(checkpoint, max(map(len, ids)) + max_tokens)
-    runner = compile_model(load_model(checkpoint), backend)
+    runner = compile_model(load_model(checkpoint), backend, logits_to_keep=1)
     options |= {"max_new_tokens": max_tokens, "seed": seed, "stop": checkpoint.config.eos}
     started = time.perf_counter()
     if len(ids) == 1:
