@@ -5,6 +5,7 @@ B batch, H heads, S sequence, K key size, V value size; N chunks of C tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,8 @@ __all__ = ["linear_attention"]
 
 # With a decay per key channel a chunk takes C * C * K products, so that small ones are faster.
 _KEY_CHUNK = 16
+# Elements of one intermediate result: 512 KiB in float32.
+_GROUP = 1 << 17
 
 
 def linear_attention(
@@ -59,12 +62,31 @@ def _forward(
         y, last = _one_token(q, k, v, log_decay, carry)
         return y.to(v.dtype), last.to(state.dtype), carry.unsqueeze(2).clone()
     x = _cut(q, k, v, log_decay, chunk)
+    B, H, N, C, V = x.v.shape
+    y = x.v.new_empty(B, H, N, C, V)
+    before = x.v.new_empty(B, H, N, x.k.shape[-1], V)
+    for part in _groups(x):
+        y[:, :, part], before[:, :, part], carry = _some_chunks(x.part(part), carry)
+    return _joined(y, q.shape[2]).to(v.dtype), carry.to(state.dtype), before
+
+
+def _some_chunks(x: _Chunks, carry: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What some chunks give, the state before each of them, and the one after the last."""
     decays = _decays(x.log_decay)
     added = (x.k if decays is None else x.k * decays.to_end).mT @ x.v
-    before, last = _pass_on(carry, added, decays)
+    before, carry = _pass_on(carry, added, decays)
     y = _masked_scores(x, decays) @ x.v
-    y = y + (x.q if decays is None else x.q * decays.from_start) @ before
-    return _joined(y, q.shape[2]).to(v.dtype), last.to(state.dtype), before
+    queries = x.q if decays is None else x.q * decays.from_start
+    # One pass over y instead of two.
+    y.flatten(0, 2).baddbmm_(queries.flatten(0, 2), before.flatten(0, 2))
+    return y, before, carry
+
+
+def _groups(x: _Chunks) -> Iterator[slice]:
+    """Chunks whose intermediate results fit into a cache, and come from memory at hand."""
+    B, H, N, C, V = x.v.shape
+    step = max(1, _GROUP // (B * H * C * max(V, x.k.shape[-1], C)))
+    return (slice(start, start + step) for start in range(0, N, step))
 
 
 def _one_token(
@@ -86,6 +108,12 @@ class _Chunks:
     k: Tensor
     v: Tensor
     log_decay: Tensor | None
+
+    def part(self, chunks: slice) -> _Chunks:
+        """Some of the chunks."""
+        log_decay = None if self.log_decay is None else self.log_decay[:, :, chunks]
+        q, k, v = (t[:, :, chunks] for t in (self.q, self.k, self.v))
+        return _Chunks(q, k, v, log_decay)
 
 
 @dataclass(frozen=True)
@@ -133,10 +161,10 @@ def _decays(log_decay: Tensor | None) -> _Decays | None:
     if log_decay is None:
         return None
     C = log_decay.shape[3]
-    later = log_decay.new_ones(C, C, dtype=torch.bool).tril(-1)
     if log_decay.shape[-1] == 1:
-        steps = torch.where(later, log_decay, 0.0)
+        steps = log_decay.expand(*log_decay.shape[:4], C).tril(-1)
     else:
+        later = log_decay.new_ones(C, C, dtype=torch.bool).tril(-1)
         steps = torch.where(later.unsqueeze(-1), log_decay.unsqueeze(4), 0.0)
     between = steps.cumsum(3).exp_()
     # The last row leads to the end of the chunk.
