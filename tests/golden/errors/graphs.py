@@ -18,7 +18,7 @@ from seqmix_ir.types import Loc, TensorType
 
 __all__ = ["BUILD", "LEGALIZE", "RUN"]
 
-BUILD, LEGALIZE, RUN = Situations("build"), Situations("legalize"), Situations("run")
+BUILD, LEGALIZE, RUN = Situations("builder"), Situations("legalize"), Situations("run")
 
 
 @op
