@@ -82,7 +82,7 @@ def loop_over_chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) 
 def onnx_forms(given: tuple[Tensor, ...], threads: int) -> dict[str, Callable[[], Any]]:
     """One file per form, each run on the same tensors."""
     forms = {
-        "onnxruntime fused": {},
+        "onnxruntime": {},
         "onnxruntime opset 27": {"opset": 27, "contrib": False},
         "onnxruntime opset 23": {"opset": 23, "contrib": False},
     }

@@ -96,7 +96,7 @@ class OnnxRuntimeBackend(Backend):
         from seqmix_onnxruntime.session import OnnxExecutable
 
         check_options(self.name, options, _OPTIONS)
-        form = form_of(options)
+        form = form_of(options, target)
         self._check_target(target)
         original = _only_graph(program.module)
         graph, interface = original, Interface.plain(original)

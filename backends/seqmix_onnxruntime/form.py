@@ -40,6 +40,8 @@ class Form:
 
     opset: int = 23
     contrib: bool = True
+    target: str = "cpu"
+    """Where the file will run: which of several forms is faster depends on it."""
 
     @property
     def ir_version(self) -> int:
@@ -47,9 +49,9 @@ class Form:
         return 11 if self.opset >= 23 else 8
 
 
-def form_of(options: Mapping[str, Any]) -> Form:
+def form_of(options: Mapping[str, Any], target: str = "cpu") -> Form:
     """The form that a backend's options ask for; BackendError for an opset without support."""
-    form = Form(options.get("opset", Form.opset), options.get("contrib", Form.contrib))
+    form = Form(options.get("opset", Form.opset), options.get("contrib", Form.contrib), target)
     if not _OLDEST <= form.opset <= _NEWEST:
         raise BackendError(
             f"backend 'onnxruntime': opset {form.opset} is not supported, expected {_OLDEST} to "

@@ -22,7 +22,7 @@ from seqmix_onnxruntime.backend import OnnxRuntimeBackend
 from seqmix_onnxruntime.model_file import MODEL
 from seqmix_onnxruntime.session import OnnxExecutable
 
-__all__ = ["CONFIG", "agree", "compile_module", "nodes_of", "run_onnx", "superfluous"]
+__all__ = ["CONFIG", "agree", "compile_module", "kinds_of", "nodes_of", "run_onnx", "superfluous"]
 
 CONFIG = ModelConfig(
     vocab_size=11,
@@ -54,6 +54,17 @@ def compile_module(
 def nodes_of(executable: OnnxExecutable) -> list[Any]:
     """The nodes of the file's graph, without those in bodies."""
     return list(onnx.load(executable.folder / MODEL, load_external_data=False).graph.node)
+
+
+def kinds_of(executable: OnnxExecutable) -> Counter[str]:
+    """How many nodes of each kind the file has, in bodies and branches too."""
+    found: Counter[str] = Counter()
+    graphs = [onnx.load(executable.folder / MODEL, load_external_data=False).graph]
+    while graphs:
+        for node in graphs.pop().node:
+            found[node.op_type] += 1
+            graphs += [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return found
 
 
 def superfluous(model: onnx.ModelProto) -> list[Any]:
