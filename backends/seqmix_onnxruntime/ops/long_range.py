@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from seqmix_ir.dims import minimum_size
 from seqmix_ir.graph import Op
 from seqmix_onnxruntime.emit import Emit, Emitter
@@ -17,9 +19,28 @@ _FEW_PRODUCTS = 256 * 256
 
 
 def _linear_scan(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
-    """A Scan for decoding and short prompts, else chunks of 64 whose ends alone go through one."""
+    """One step by itself, a Scan for short prompts, else chunks of 64 whose ends go through one."""
+    steps = op.results[0].type.shape[1]
+    several = partial(_several_steps, op=op, inputs=inputs)
+    if isinstance(steps, int):
+        return _one_step(e, op, inputs) if steps == 1 else several(e)
+    single = e.top.once(("single", steps), lambda: e.top.one("Equal", e.size(steps), e.ints(1)))
+    return e.choice(single, op.results, partial(_one_step, op=op, inputs=inputs), several)
+
+
+def _several_steps(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     steps = op.results[0].type.shape[1]
     return choose_style(e, op, inputs, steps, _FEW_STEPS, "recurrent", "chunkwise")
+
+
+def _one_step(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
+    """The definition, where the sequence is as long as a state: a Scan costs ten times as much."""
+    a, b, initial = inputs
+    inner, outer = (
+        ("Add", "Max") if op.defn.attributes()["semiring"] == "max_plus" else ("Mul", "Add")
+    )
+    h = e.one(outer, e.one(inner, a, e.one("Unsqueeze", initial, e.ints(1))), b)
+    return [h, e.one("Squeeze", h, e.ints(1))]
 
 
 def _long_conv(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
