@@ -6,14 +6,14 @@ Sizes: B batch, S sequence, D model width, N hidden width.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from seqmix.config import NormConfig, Strict
+from seqmix.config import INIT_STD, NormConfig, Strict
 from seqmix.context import Context
 from seqmix.mixer import SequenceMixer
 from seqmix.state import State
@@ -28,9 +28,6 @@ __all__ = [
     "make_norm",
     "mask_padding",
 ]
-
-INIT_STD = 0.02
-"""Standard deviation of a fresh weight matrix."""
 
 
 class RMSNorm(nn.Module):
@@ -48,47 +45,62 @@ class RMSNorm(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Normalization to mean 0 and variance 1 over the last axis, then a weight and a bias."""
+    """Normalization to mean 0 and variance 1 over the last axis, then a weight and maybe a bias."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, bias: bool = True) -> None:
         """Start with a weight of ones and a bias of zeros."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize ``x [..., D]``."""
+        """Normalize ``x [..., D]``; torch reduces half precision in float32."""
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
+Activation: TypeAlias = Literal["gelu", "gelu_tanh", "relu", "silu"]
+
+
 class SwiGLUConfig(Strict):
-    """``hidden`` is the width between the projections."""
+    """``hidden`` is the width between the projections, ``activation`` that of the gate.
+
+    Fresh weights are normal: ``init_std`` into the hidden width, ``down_init_std`` out of it
+    (by default the same).
+    """
 
     hidden: PositiveInt
+    activation: Activation = "silu"
     bias: bool = False
+    init_std: float = Field(default=INIT_STD, gt=0)
+    down_init_std: float | None = Field(default=None, gt=0)
 
 
 class SwiGLU(SequenceMixer):
-    """The gated feed-forward branch ``down(silu(gate(x)) * up(x))`` (Shazeer 2020)."""
+    """The gated feed-forward branch ``down(activation(gate(x)) * up(x))`` (Shazeer 2020).
+
+    SwiGLU proper has silu, GEGLU has gelu, by the error function; ReGLU has relu.
+    """
 
     Config = SwiGLUConfig
 
     def __init__(self, config: SwiGLUConfig, width: int) -> None:
         """Three projections between ``width`` and ``config.hidden``."""
         super().__init__()
-        self.gate = linear(width, config.hidden, config.bias)
-        self.up = linear(width, config.hidden, config.bias)
-        self.down = linear(config.hidden, width, config.bias)
+        std = config.init_std
+        self.activation = _ACTIVATIONS[config.activation]
+        self.gate = linear(width, config.hidden, config.bias, std)
+        self.up = linear(width, config.hidden, config.bias, std)
+        self.down = linear(config.hidden, width, config.bias, config.down_init_std or std)
 
     def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
         """Token by token; there is no state."""
-        return mask_padding(self.down(F.silu(self.gate(x)) * self.up(x)), ctx), {}
+        return mask_padding(self.down(self.activation(self.gate(x)) * self.up(x)), ctx), {}
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
-        """One hidden width, with and without biases."""
-        return [{"hidden": 40}, {"hidden": 7, "bias": True}]
+        """One hidden width, with and without biases, two activations."""
+        return [{"hidden": 40}, {"hidden": 7, "bias": True, "activation": "gelu"}]
 
     def flops(self, batch_size: int, seq_len: int) -> int:
         """Three matrix products per token."""
@@ -99,7 +111,7 @@ class MLPConfig(Strict):
     """``hidden`` is the width between the projections."""
 
     hidden: PositiveInt
-    activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
+    activation: Activation = "gelu"
     bias: bool = True
 
 
@@ -131,13 +143,15 @@ class MLP(SequenceMixer):
 
 def make_norm(config: NormConfig, width: int) -> nn.Module:
     """The normalization that a configuration asks for."""
-    return (RMSNorm if config.kind == "rms" else LayerNorm)(width, config.eps)
+    if config.kind == "rms":
+        return RMSNorm(width, config.eps)
+    return LayerNorm(width, config.eps, config.bias)
 
 
-def linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
-    """A projection with normal weights of :data:`INIT_STD` and a zero bias."""
+def linear(inputs: int, outputs: int, bias: bool, std: float = INIT_STD) -> nn.Linear:
+    """A projection with normal weights of standard deviation ``std`` and a zero bias."""
     layer = nn.Linear(inputs, outputs, bias=bias)
-    nn.init.normal_(layer.weight, std=INIT_STD)
+    nn.init.normal_(layer.weight, std=std)
     if bias:
         nn.init.zeros_(layer.bias)
     return layer

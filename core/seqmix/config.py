@@ -24,6 +24,7 @@ from pydantic import (
 from seqmix.errors import ConfigError, did_you_mean
 
 __all__ = [
+    "INIT_STD",
     "BlockConfig",
     "Kind",
     "ModelConfig",
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
+
+INIT_STD = 0.02
+"""Standard deviation of a fresh weight matrix, where nothing else is asked for."""
 
 
 class Strict(BaseModel):
@@ -59,6 +63,8 @@ class NormConfig(Strict):
 
     kind: Literal["rms", "layer"] = "rms"
     eps: float = Field(default=1e-5, gt=0)
+    bias: bool = True
+    """Whether a layer norm has a bias; an RMS norm never has one."""
 
 
 def _step_form(step: Any) -> str:
@@ -95,6 +101,10 @@ class ModelConfig(Strict):
     head_dim: PositiveInt | None = None
     """Size of the vectors that the position encoding rotates; needed with ``position``."""
     tie_embeddings: bool = False
+    logit_soft_cap: float = Field(default=0, ge=0)
+    """Logits become ``cap * tanh(logits / cap)``, so that none exceeds it; 0 for no cap."""
+    init_std: float = Field(default=INIT_STD, gt=0)
+    """Standard deviation of fresh embeddings and of a fresh head."""
     dtype: Literal["f32", "bf16", "f16", "f64"] = "f32"
     bos: int | None = None
     eos: list[int] = []

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from seqmix import registry
 from seqmix.arguments import check_arguments, check_ids
-from seqmix.branches import INIT_STD, make_norm
+from seqmix.branches import make_norm
 from seqmix.config import Kind, ModelConfig, build_config
 from seqmix.context import Context
 from seqmix.dtypes import torch_dtype
@@ -74,14 +74,14 @@ class Model(nn.Module):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.width)
-        nn.init.normal_(self.embed.weight, std=INIT_STD)
+        nn.init.normal_(self.embed.weight, std=config.init_std)
         self.steps = nn.ModuleList(_build_steps(config))
         self._specs = [b.mixer.state_spec() for b in self.branches() if b.layer is not None]
         self.norm = make_norm(config.norm, config.width)
         self.head: nn.Linear | None = None
         if not config.tie_embeddings:
             self.head = nn.Linear(config.width, config.vocab_size, bias=False)
-            nn.init.normal_(self.head.weight, std=INIT_STD)
+            nn.init.normal_(self.head.weight, std=config.init_std)
         self.position = _build_position(config)
         _convert(self, torch_dtype(config.dtype))
 
@@ -136,7 +136,7 @@ class Model(nn.Module):
         """The logits of a residual stream ``[B, S, D]``, or of its last places only."""
         x = self.norm(x[:, -logits_to_keep:] if logits_to_keep else x)
         weight = self.embed.weight if self.head is None else self.head.weight
-        return F.linear(x, weight)
+        return _soft_capped(F.linear(x, weight), self.config.logit_soft_cap)
 
     def branches(self) -> Iterator[Branch]:
         """Every branch in order."""
@@ -161,6 +161,14 @@ class Model(nn.Module):
     def parameter_count(self) -> int:
         """The number of weights, tied ones once."""
         return sum(p.numel() for p in self.parameters())
+
+
+def _soft_capped(logits: Tensor, cap: float) -> Tensor:
+    """``cap * tanh(logits / cap)`` in float32 at least, or the logits when the cap is 0."""
+    if cap == 0:
+        return logits
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return (cap * torch.tanh(wide / cap)).to(logits.dtype)
 
 
 def initial_states(
