@@ -146,7 +146,8 @@ def test_missing_and_wrong_weights_are_named() -> None:
         run(weighted(), weights={"v": zeros(3)}, a=zeros(2, 3))
     with pytest.raises(IRError, match=r"weight 'w' is float16, expected float32 \(f32\[3\]\)"):
         run(weighted(), weights={"w": zeros(3, dtype=np.float16)}, a=zeros(2, 3))
-    with pytest.raises(IRError, match=r"weight 'w' of module 'm' is f32\[3\], found an array of shape \[4\]"):
+    expected = r"weight 'w' of module 'm' is f32\[3\], found an array of shape \[4\]"
+    with pytest.raises(IRError, match=expected):
         run(weighted(), weights={"w": zeros(4)}, a=zeros(2, 3))
 
 
