@@ -52,19 +52,25 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def masked_gates(
-    x: Tensor, input_gate: nn.Linear, forget_gate: nn.Linear, ctx: Context
+    x: Tensor,
+    input_gate: nn.Linear,
+    forget_gate: nn.Linear,
+    ctx: Context,
+    soft_cap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The gates of ``x [B, S, D]`` before activation, ``[B, H, S]``; float32 or wider.
 
-    At padding they are infinite: nothing is added, nothing forgotten.
+    With a cap they are ``cap * tanh(gate / cap)``. At padding they are infinite: nothing is added,
+    nothing forgotten.
     """
-    valid, seen = ctx.valid.unsqueeze(1), wide(x)
-    adding, keeping = (
-        F.linear(seen, wide(gate.weight), wide(gate.bias)).transpose(1, 2)
-        for gate in (input_gate, forget_gate)
-    )
-    nothing = torch.full_like(adding, -math.inf)
-    return torch.where(valid, adding, nothing), torch.where(valid, keeping, -nothing)
+    gates = (input_gate, forget_gate)
+    weight = torch.cat([wide(gate.weight) for gate in gates])
+    both = F.linear(wide(x), weight, torch.cat([wide(gate.bias) for gate in gates]))
+    if soft_cap:
+        both = soft_cap * torch.tanh(both / soft_cap)
+    adding, keeping = both.transpose(1, 2).chunk(2, dim=1)
+    padding = ~ctx.valid.unsqueeze(1)
+    return adding.masked_fill(padding, -math.inf), keeping.masked_fill(padding, math.inf)
 
 
 class HeadwiseLinear(nn.Module):

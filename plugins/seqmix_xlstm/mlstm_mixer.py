@@ -76,9 +76,9 @@ class MLSTM(SequenceMixer):
             "input": config.input_gate,
             "normalize": config.normalize,
             "eps": config.eps,
-            "soft_cap": config.gate_soft_cap,
             "chunk": config.chunk,
         }
+        self.gate_soft_cap = config.gate_soft_cap
         self.query = nn.Linear(width, keys, config.bias)
         self.key = nn.Linear(width, keys, config.bias)
         self.value = nn.Linear(width, values, config.bias)
@@ -94,7 +94,7 @@ class MLSTM(SequenceMixer):
         query, key, value = (
             split_heads(project(x), self.heads) for project in (self.query, self.key, self.value)
         )
-        gates = masked_gates(x, self.input_gate, self.forget_gate, ctx)
+        gates = masked_gates(x, self.input_gate, self.forget_gate, ctx, self.gate_soft_cap)
         memory, m = raised(state["recurrent"], x), raised(state["m"], x)
         h, memory, m = mlstm(query, key, value, *gates, memory, m, **self.cell)
         mixed = torch.sigmoid(self.output_gate(x)) * self.norm(h.transpose(1, 2))
