@@ -149,7 +149,7 @@ def _through_m(run: _Run, last: Tensor) -> tuple[Tensor | None, Tensor]:
     alive = kept.flip(0).to(g.dtype).cumprod(0).flip(0) * g
     to_f = alive[:-1] * run.forget_slope()
     if run.mask is not None:
-        to_f *= run.mask
+        to_f.masked_fill_(~run.mask, 0.0)
     return torch.cat([alive[1:] - alive[:-1], to_f], 3), alive[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -38,16 +39,13 @@ def define(given: list[Tensor], valid: Tensor | None = None, **options) -> tuple
 @pytest.mark.parametrize("past", [True, False])
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 2, 3, 5), (3, 65, 2, 7)])
 def test_it_is_its_definition(sizes, past: bool, forget: str) -> None:
-    given = operands(*sizes, past=past)
-    valid = torch.rand(sizes[:2]) < 0.7
+    B, S, H, D = sizes
+    given = operands(B, S, H, D, past=past)
+    valid = torch.rand(B, S) < 0.7
+    own, plain = (partial(cell, forget=forget) for cell in (slstm, plain_slstm))
     for mask in (None, valid):
         wanted = define(given, mask, forget=forget)
-        for x, y, z in zip(
-            slstm(*given, mask, forget=forget),
-            wanted,
-            plain_slstm(*given, mask, forget=forget),
-            strict=True,
-        ):
+        for x, y, z in zip(own(*given, mask), wanted, plain(*given, mask), strict=True):
             assert np.abs(x.numpy() - y).max() < 1e-9
             assert (x - z).abs().max() < 1e-9
 
@@ -152,7 +150,7 @@ def test_wrong_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="forget is 'tanh', expected one of"):
         slstm(*given, forget="tanh")
     for clip in (-1.0, math.nan):
-        with pytest.raises(ConfigError, match="clip is .*, expected a limit above 0"):
+        with pytest.raises(ConfigError, match=r"clip is .*, expected a limit above 0"):
             slstm(*given, clip=clip)
 
 

@@ -19,8 +19,8 @@ GRAD_TOLERANCES = FACTS["tol_float32"]["grads"]
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 ROUNDED = 2e-7
 """What storing the expected values as float32 costs, relative to the largest."""
-# No peer has these cases: what plain torch ops lose under autograd in float32. m grows without bound
-# where the forget gate is exponential, and R five times as large makes the cell chaotic.
+# No peer has these cases: what plain torch ops lose under autograd in float32. With the exponential
+# forget gate m grows without bound, and R five times as large makes the cell chaotic.
 EXP_TOLERANCE = 2.9e-6
 CLIP_TOLERANCES = (1.5e-3, 2.5e-3)
 B, H, D = 2, 2, 16

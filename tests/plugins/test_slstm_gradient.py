@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from tests.plugins.slstm_cases import STATES, operands, plain_slstm
@@ -84,7 +86,8 @@ def test_the_clip_is_elementwise_and_before_the_outer_gradient(forget: str) -> N
 def test_numerical_gradients_agree(forget: str, padded: bool) -> None:
     given = [x.requires_grad_() for x in operands(2, 4, 1, 2)]
     valid = masked(2, 4) if padded else None
-    assert gradcheck(lambda *x: slstm(*x, valid, forget=forget, clip=0.0), given)
+    cell = partial(slstm, forget=forget, clip=0.0)
+    assert gradcheck(lambda *x: cell(*x, valid), given)
 
 
 def test_numerical_gradients_of_y_agree_in_an_empty_cell() -> None:
@@ -123,6 +126,13 @@ def test_gradients_pass_from_piece_to_piece(at: int, clip: float) -> None:
         given = operands(2, 9, 2, 5, past=past)
         found, wanted = (gradients(f, given, of_all, clip=clip) for f in (pieces, slstm))
         agree(found, wanted)
+
+
+def test_what_stands_at_padding_reaches_no_gradient() -> None:
+    given, valid = operands(3, 9, 2, 5), masked(3, 9)
+    wanted = gradients(slstm, given, of_all, valid)
+    given[0][~valid] = torch.nan
+    agree(gradients(slstm, given, of_all, valid), wanted, 1e-12)
 
 
 def test_a_very_small_first_input_gate_gives_no_nan() -> None:
