@@ -9,6 +9,7 @@ B batch, S sequence, H heads, D width of a head.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,12 @@ from seqmix_ir.ops.linear import Matmul
 from seqmix_ir.ops.logic import And, Equal, Where
 from seqmix_ir.ops.precision import narrow, wider_dtype
 from seqmix_ir.ops.scan import Scan
-from seqmix_ir.ops.segments import Slice
-from seqmix_ir.ops.shape import Reshape, Transpose, Unsqueeze
+from seqmix_ir.ops.segments import Concat, Slice
+from seqmix_ir.ops.shape import Expand, Reshape, Transpose, Unsqueeze
 
 if TYPE_CHECKING:
     from seqmix_ir.builder import Builder
+    from seqmix_ir.dims import Size
     from seqmix_ir.graph import Op, Value
     from seqmix_ir.types import DType
 
@@ -50,6 +52,8 @@ def scan_slstm(b: Builder, op: Op, sigmoid: bool) -> tuple[Value, ...]:
     sequences = [_steps(b, gates, wide, sigmoid)]
     if valid is not None:
         sequences.append(_mask(b, valid))
+        if sigmoid:
+            sequences[0] = _closed(b, sequences[0], sequences[1], gates.type.shape[4])
     looped = [*carries[:3], start, *sequences]
     slices = [s.type.with_shape(s.type.shape[1:]) for s in sequences]
     matrix = _matrix(b, recurrent, wide, sigmoid)
@@ -108,6 +112,15 @@ def _steps(b: Builder, gates: Value, wide: DType, sigmoid: bool) -> Value:
     B, S, H, _, D = gates.type.shape
     steps = narrow(b, b(Transpose((1, 2, 0, 3, 4)), gates), wide)
     return b(Reshape((S, H, B, 4 * D)), _signed(b, steps, sigmoid))
+
+
+def _closed(b: Builder, steps: Value, valid: Value, D: Size) -> Value:
+    """The steps with gates at padding that add nothing and forget nothing, whatever h is."""
+    if not isinstance(D, int):
+        raise IRError(f"the width of a head must be known, not {D}")
+    shut = b(Expand((2 * D,)), constant(b, -math.inf, steps.type.dtype))
+    rest = b(Expand((2 * D,)), constant(b, 0.0, steps.type.dtype))
+    return b(Where(), valid, steps, b(Concat(0), shut, rest))
 
 
 def _matrix(b: Builder, recurrent: Value, wide: DType, sigmoid: bool) -> Value:
