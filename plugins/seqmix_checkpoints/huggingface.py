@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+from seqmix import registry
 from seqmix.checkpoint import Checkpoint, CheckpointReader
 from seqmix.config import ModelConfig
 from seqmix.errors import CheckpointError
@@ -29,11 +30,16 @@ class HuggingFaceReader(CheckpointReader):
     name: ClassVar[str] = "huggingface"
 
     def matches(self, source: str) -> bool:
-        """Whether this is a directory with a config.json that names a model type."""
+        """Whether this is a directory with a config.json that names a model type.
+
+        A model type that is the name of a reader is left to that one.
+        """
         path = Path(source) / CONFIG_FILE
         try:
             data = read_json(path)
         except CheckpointError:
+            return False
+        if data.get("model_type") in registry.names("checkpoints"):
             return False
         return "model_type" in data or "architectures" in data
 
