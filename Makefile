@@ -37,6 +37,7 @@ bench: $(STAMP) peers ## decoding speed against transformers and the bare matrix
 
 peers: $(STAMP) ## the other implementations that development tests compare with
 	$(BIN)/pip install -q -c constraints.txt -e ".[peers]"
+	$(BIN)/pip install -q --no-deps "xlstm>=2.0.6" "mlstm_kernels>=2.0.6"
 
 clean: ## remove what make made
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache
