@@ -37,11 +37,6 @@ def context(start: int, stop: int, batch: int = 2) -> Context:
     return Context(torch.arange(start, stop).expand(batch, -1))
 
 
-@pytest.mark.parametrize("cls", MIXERS)
-def test_laws_and_backends(cls: type[SequenceMixer]) -> None:
-    check_mixer(cls).raise_for_failures()
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("cls", MIXERS)
 def test_laws_at_full_length_and_in_16_bits(cls: type[SequenceMixer]) -> None:
