@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 
 from seqmix.errors import ConfigError
 from seqmix.op import op
+from seqmix.threads import one_thread
 from seqmix_ir.dims import Size
 from seqmix_ir.ops.precision import wider_dtype
 from seqmix_ir.types import TensorType
@@ -90,7 +91,8 @@ def _forward(
     weights = gates.new_empty((S, 2, H, B, D), dtype=wide)
     mask = None if valid is None else valid.t()[:, None, :, None]
     matrix = recurrent.to(wide).reshape(H, D, 4 * D)
-    _run(pre, matrix, states, weights, mask, forget == "sigmoid")
+    with one_thread(B * matrix.numel()):
+        _run(pre, matrix, states, weights, mask, forget == "sigmoid")
     *last, m_last = states[-1].transpose(1, 2).unbind()
     if valid is not None:
         untouched = (fresh & (states[-1, 3] == NOTHING)).transpose(0, 1)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from seqmix.threads import one_thread
 from seqmix_xlstm.slstm_op import LARGEST_EXPONENT
 
 __all__ = ["slstm_backward"]
@@ -50,7 +51,8 @@ def slstm_backward(
         factors.f = _with_first_forget(run, factors.f, m)
     through_m, dm = _through_m(run, last)
     matrix = recurrent.to(dy.dtype).flatten(2)
-    dh, dcn = _run_back(run, factors, dy, last, through_m, matrix.mT, clip)
+    with one_thread(gates.shape[0] * matrix.numel()):
+        dh, dcn = _run_back(run, factors, dy, last, through_m, matrix.mT, clip)
     dm = dm + (run.states[0, 1:3] * dcn).sum(0)
     d_states = [d.transpose(0, 1).to(h.dtype) for d in (dh, *dcn, dm)]
     d_gates = _parts(factors.gates, 4).permute(2, 0, 1, 3, 4).to(gates.dtype)
