@@ -204,6 +204,20 @@ def start(folder: Path, text: Path) -> subprocess.Popen[str]:
     )
 
 
+def finish(process: subprocess.Popen[str], interrupt_after: str | None = None) -> tuple[str, int]:
+    """What a process says, and its status; SIGINT goes out at the first line that begins so."""
+    said = []
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if interrupt_after is not None and line.startswith(interrupt_after):
+                process.send_signal(signal.SIGINT)
+                interrupt_after = None
+        status = process.wait(timeout=300)
+    return "".join(said), status
+
+
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     with (folder / "curve.csv").open() as file:
         return without_times(list(csv.DictReader(file)))
@@ -215,29 +229,21 @@ def test_the_example_from_text_to_text_and_interrupted(tmp_path: Path) -> None:
     text.write_bytes(TEXT)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
 
-    process = start(whole, text)
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out
+    out, status = finish(start(whole, text))
+    assert status == 0, out
     assert "the same 64 bytes" in out
     assert {p.name for p in whole.iterdir()} >= {"training.pt", "model", "onnx", "curve.csv"}
     rows = rows_of(whole)
     assert rows[-1]["step"] == "16"
     assert float(rows[-1]["validation_loss"]) < float(rows[1]["validation_loss"])
 
-    process = start(parts, text)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("step "):
-            process.send_signal(signal.SIGINT)
-            break
-    out = process.stdout.read()
-    assert process.wait(timeout=300) == 130, out
+    out, status = finish(start(parts, text), interrupt_after="step ")
+    assert status == 130, out
     assert "the same command goes on from there" in out
     assert not (parts / "onnx").exists()
 
-    process = start(parts, text)
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out
+    out, status = finish(start(parts, text))
+    assert status == 0, out
     assert "going on from there" in out
     assert rows_of(parts) == rows
     assert (parts / "model" / "model.safetensors").read_bytes() == (
