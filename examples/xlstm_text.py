@@ -58,7 +58,7 @@ def main() -> None:
     try:
         finished = run(args)
     except SeqmixError as error:
-        console.print(f"error: {error}", style="red", markup=False, highlight=False)
+        console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)
     sys.exit(0 if finished else 130)
 
