@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from seqmix_ir.dims import minimum_size
 from seqmix_ir.graph import Op
 from seqmix_onnxruntime.emit import Emit, Emitter
-from seqmix_onnxruntime.ops.styles import choose_style, write_style
+from seqmix_onnxruntime.ops.styles import choose_form, choose_style, write_style
 
 __all__ = ["EMITTERS"]
 
@@ -21,11 +19,7 @@ _FEW_PRODUCTS = 256 * 256
 def _linear_scan(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     """One step by itself, a Scan for short prompts, else chunks of 64 whose ends go through one."""
     steps = op.results[0].type.shape[1]
-    several = partial(_several_steps, op=op, inputs=inputs)
-    if isinstance(steps, int):
-        return _one_step(e, op, inputs) if steps == 1 else several(e)
-    single = e.top.once(("single", steps), lambda: e.top.one("Equal", e.size(steps), e.ints(1)))
-    return e.choice(single, op.results, partial(_one_step, op=op, inputs=inputs), several)
+    return choose_form(e, op, inputs, steps, 1, _one_step, _several_steps)
 
 
 def _several_steps(e: Emitter, op: Op, inputs: list[str]) -> list[str]:

@@ -12,12 +12,12 @@ import numpy as np
 from seqmix_ir.graph import Op
 from seqmix_onnxruntime.emit import Emit, Emitter, fixed_shape
 from seqmix_onnxruntime.form import CONTRIB
-from seqmix_onnxruntime.ops.styles import write_style
+from seqmix_onnxruntime.ops.styles import choose_form, write_style
 
 __all__ = ["EMITTERS"]
 
-_NARROW = 16
-"""So many tokens are many for CausalConvWithState."""
+_NARROW = 15
+"""Up to so many tokens CausalConvWithState is the faster one."""
 _FEW_CHUNKS = 96
 """Up to so many tokens LinearAttention is not slower than its chunkwise form."""
 
@@ -45,11 +45,7 @@ def _causal_conv1d(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     if not e.root.form.contrib or taps == 1:
         return _wide_conv(e, op, inputs)
     S = op.results[0].type.shape[2]
-    if isinstance(S, int):
-        return (_narrow_conv if S < _NARROW else _wide_conv)(e, op, inputs)
-    few = e.top.once(("fewer tokens", S), lambda: e.top.one("Less", e.size(S), e.ints(_NARROW)))
-    yes, no = (partial(write, op=op, inputs=inputs) for write in (_narrow_conv, _wide_conv))
-    return e.choice(few, op.results, yes, no)
+    return choose_form(e, op, inputs, S, _NARROW, _narrow_conv, _wide_conv)
 
 
 def _narrow_conv(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
@@ -81,19 +77,10 @@ def _linear_attention(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     ONNX Runtime's own kernel takes 0.09 ms for one token and the chunks 0.48 ms; they are equal
     at 64, and at 2048 it takes 22.7 ms and the chunks 16.0 ms (4 heads of 64 x 128, two cores).
     """
-    S = op.results[0].type.shape[2]
-    small = isinstance(S, int) and S <= _FEW_CHUNKS
-    if small or not e.root.form.contrib or e.root.form.target != "cpu":
+    if not e.root.form.contrib or e.root.form.target != "cpu":
         return _fused_linear_attention(e, op, inputs)
-    if isinstance(S, int):
-        return write_style(e, op, inputs, "chunkwise")
-    few = e.top.once(
-        ("few chunks", S), lambda: e.top.one("LessOrEqual", e.size(S), e.ints(_FEW_CHUNKS))
-    )
-    fused = partial(_fused_linear_attention, op=op, inputs=inputs)
-    return e.choice(
-        few, op.results, fused, lambda inner: write_style(inner, op, inputs, "chunkwise")
-    )
+    S, chunks = op.results[0].type.shape[2], partial(write_style, style="chunkwise")
+    return choose_form(e, op, inputs, S, _FEW_CHUNKS, _fused_linear_attention, chunks)
 
 
 def _fused_linear_attention(e: Emitter, op: Op, inputs: list[str]) -> list[str]:

@@ -6,13 +6,14 @@ Legalization must choose once for all lengths; a file can hold two forms and tak
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from seqmix_ir.builder import Builder
-from seqmix_ir.dims import Size
+from seqmix_ir.dims import Size, show_size
 from seqmix_ir.graph import Op
-from seqmix_onnxruntime.emit import Emitter
+from seqmix_onnxruntime.emit import Emit, Emitter
 
-__all__ = ["choose_style", "write_style"]
+__all__ = ["choose_form", "choose_style", "write_style"]
 
 
 def write_style(e: Emitter, op: Op, inputs: Sequence[str], style: str) -> list[str]:
@@ -26,15 +27,30 @@ def write_style(e: Emitter, op: Op, inputs: Sequence[str], style: str) -> list[s
     return outputs
 
 
-def choose_style(
-    e: Emitter, op: Op, inputs: Sequence[str], size: Size, limit: int, small: str, large: str
+def choose_form(
+    e: Emitter, op: Op, inputs: list[str], size: Size, limit: int, small: Emit, large: Emit
 ) -> list[str]:
-    """Style ``small`` where ``size`` is at most ``limit`` when the file runs, else ``large``."""
+    """What ``small`` writes where ``size`` is at most ``limit`` when the file runs, else ``large``.
+
+    The question is asked once in a file; it is not written at all where the size is a number.
+    """
     if isinstance(size, int):
-        return write_style(e, op, inputs, small if size <= limit else large)
-    return e.choice(
-        e.one("LessOrEqual", e.size(size), e.ints(limit)),
-        op.results,
-        lambda inner: write_style(inner, op, inputs, small),
-        lambda inner: write_style(inner, op, inputs, large),
+        return list((small if size <= limit else large)(e, op, inputs))
+    few = e.top.once(
+        ("at most", show_size(size), limit),
+        lambda: e.top.one("LessOrEqual", e.size(size), e.ints(limit)),
     )
+    return e.choice(
+        few,
+        op.results,
+        lambda inner: small(inner, op, inputs),
+        lambda inner: large(inner, op, inputs),
+    )
+
+
+def choose_style(
+    e: Emitter, op: Op, inputs: list[str], size: Size, limit: int, small: str, large: str
+) -> list[str]:
+    """:func:`choose_form` between two decompositions."""
+    forms = (partial(write_style, style=style) for style in (small, large))
+    return choose_form(e, op, inputs, size, limit, *forms)

@@ -174,16 +174,21 @@ def _decays(log_decay: Tensor | None) -> _Decays | None:
     return _Decays(from_start, to_end, from_start[:, :, :, -1], between)
 
 
-def _pass_on(carry: Tensor, added: Tensor, decays: _Decays | None) -> tuple[Tensor, Tensor]:
-    """The state before each chunk, and the one after the last: one product per chunk."""
-    before = torch.empty_like(added)
-    for n in range(added.shape[2]):
-        before[:, :, n] = carry
+def _pass_on(
+    carry: Tensor, added: Tensor, decays: _Decays | None, *, backwards: bool = False
+) -> tuple[Tensor, Tensor]:
+    """What reaches each chunk, and what leaves the last one: one product per chunk.
+
+    That is the state before a chunk or, backwards, the gradient of the state after it.
+    """
+    reached, order = torch.empty_like(added), range(added.shape[2])
+    for n in reversed(order) if backwards else order:
+        reached[:, :, n] = carry
         if decays is None:
             carry = carry + added[:, :, n]
         else:
             carry = torch.addcmul(added[:, :, n], carry, decays.total[:, :, n].unsqueeze(-1))
-    return before, carry
+    return reached, carry
 
 
 def _masked_scores(x: _Chunks, decays: _Decays | None) -> Tensor:
@@ -212,7 +217,7 @@ def _backward(
     decays = _decays(x.log_decay)
     grad = _cut(grads[0], k, v, log_decay, chunk).q
     queries = x.q if decays is None else x.q * decays.from_start
-    after, first = _pass_back(grads[1].to(wide), queries.mT @ grad, decays)
+    after, first = _pass_on(grads[1].to(wide), queries.mT @ grad, decays, backwards=True)
     pairs = (grad @ x.v.mT).tril_()
     dq, dk = _within_grads(x, decays, pairs)
     from_before, from_after = grad @ before.mT, x.v @ after.mT
@@ -230,18 +235,6 @@ def _backward(
         dg,
         first.to(state.dtype),
     ]
-
-
-def _pass_back(last: Tensor, added: Tensor, decays: _Decays | None) -> tuple[Tensor, Tensor]:
-    """The gradient of the state after each chunk, and the one of the state before the first."""
-    after, carry = torch.empty_like(added), last
-    for n in reversed(range(added.shape[2])):
-        after[:, :, n] = carry
-        if decays is None:
-            carry = carry + added[:, :, n]
-        else:
-            carry = torch.addcmul(added[:, :, n], carry, decays.total[:, :, n].unsqueeze(-1))
-    return after, carry
 
 
 def _within_grads(x: _Chunks, decays: _Decays | None, pairs: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from seqmix_ir.ops.constants import Iota, constant
 from seqmix_ir.ops.elementwise import Neg, Not
 from seqmix_ir.ops.index import GatherElements, ScatterElements
 from seqmix_ir.ops.logic import And, Greater, Less, NotEqual, Or
-from seqmix_ir.ops.reduce import ArgMax, Reduce
+from seqmix_ir.ops.reduce import ArgMax, Place, Reduce
 from seqmix_ir.ops.rules import NUMBERS, expect_dtype, normal_axis
 from seqmix_ir.ops.segments import Slice
 from seqmix_ir.ops.shape import Expand, Squeeze, Transpose, Unsqueeze
@@ -106,25 +106,12 @@ class TopK(OpDef):
 
 
 @op
-class ArgMin(OpDef):
+class ArgMin(Place):
     """The index of the first smallest element along ``axis``; that of the first NaN if any."""
 
     name = "argmin"
-    operands = ("x",)
-    results = ("y",)
     axis: int
     keepdims: bool
-
-    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
-        expect_dtype("x", x, NUMBERS)
-        axis = normal_axis(self.axis, x.rank)
-        kept = (1,) if self.keepdims else ()
-        return (TensorType("i64", (*x.shape[:axis], *kept, *x.shape[axis + 1 :])),)
-
-    def evaluate(self, run: Run, x: Array) -> tuple[Array, ...]:
-        if not x.shape[self.axis]:
-            raise IRError(f"argmin along axis {self.axis} of shape {x.shape}: nothing to choose")
-        return (np.asarray(np.argmin(x, self.axis, keepdims=self.keepdims)),)
 
     def decompositions(self) -> Mapping[str, Decomposition]:
         return {"direct": self._direct}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from seqmix_ir.builder import Builder
     from seqmix_ir.graph import Op, Value
 
-__all__ = ["OPS", "ArgMax", "CumSum", "Reduce", "Softmax"]
+__all__ = ["OPS", "ArgMax", "CumSum", "Place", "Reduce", "Softmax"]
 
 _BOOL = frozenset({"bool"})
 _ACCEPTS = {
@@ -109,11 +109,9 @@ class Reduce(OpDef):
         return (b(Less(), constant(b, 0, "i32"), y),)
 
 
-@op
-class ArgMax(OpDef):
-    """The index of the first largest element along ``axis``."""
+class Place(OpDef):
+    """What ``argmax`` and ``argmin`` share: numpy has a function of each name."""
 
-    name = "argmax"
     operands = ("x",)
     results = ("y",)
     axis: int
@@ -126,8 +124,20 @@ class ArgMax(OpDef):
 
     def evaluate(self, run: Run, x: Array) -> tuple[Array, ...]:
         if not x.shape[self.axis]:
-            raise IRError(f"argmax along axis {self.axis} of shape {x.shape}: nothing to choose")
-        return (np.asarray(np.argmax(x, self.axis, keepdims=self.keepdims)),)
+            raise IRError(
+                f"{self.name} along axis {self.axis} of shape {x.shape}: nothing to choose"
+            )
+        function: Callable[..., Any] = getattr(np, self.name)
+        return (np.asarray(function(x, self.axis, keepdims=self.keepdims)),)
+
+
+@op
+class ArgMax(Place):
+    """The index of the first largest element along ``axis``."""
+
+    name = "argmax"
+    axis: int
+    keepdims: bool
 
     @classmethod
     def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
