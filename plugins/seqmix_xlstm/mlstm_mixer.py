@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from seqmix.branches import mask_padding
 from seqmix.config import Strict
 from seqmix.context import Context
+from seqmix.layers import HeadNorm, equal_parts, raised, split_heads
 from seqmix.mixer import SequenceMixer
 from seqmix.state import State, StateSpec
 from seqmix_xlstm.initial import linspace_, small_init_, wang_init_
-from seqmix_xlstm.layers import HeadNorm, equal_parts, masked_gates, raised, split_heads
+from seqmix_xlstm.masked_gates import masked_gates
 from seqmix_xlstm.mlstm import mlstm
 
 __all__ = ["MLSTM", "MLSTMConfig"]

@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from seqmix.branches import mask_padding
 from seqmix.config import Strict
 from seqmix.context import Context
-from seqmix.mixer import SequenceMixer
-from seqmix.state import State, StateSpec
-from seqmix_xlstm.initial import linspace_, small_init_, wang_init_
-from seqmix_xlstm.layers import (
+from seqmix.layers import (
     CausalConv,
     HeadNorm,
     HeadwiseLinear,
     equal_parts,
-    masked_gates,
     raised,
     split_heads,
 )
+from seqmix.mixer import SequenceMixer
+from seqmix.state import State, StateSpec
+from seqmix_xlstm.initial import linspace_, small_init_, wang_init_
+from seqmix_xlstm.masked_gates import masked_gates
 from seqmix_xlstm.mlstm import mlstm
 
 __all__ = ["MLSTMUp", "MLSTMUpConfig"]

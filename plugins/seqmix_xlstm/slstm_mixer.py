@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from seqmix.branches import mask_padding
 from seqmix.config import Strict
 from seqmix.context import Context
+from seqmix.layers import CausalConv, HeadNorm, HeadwiseLinear, equal_parts, raised, wide
 from seqmix.mixer import SequenceMixer
 from seqmix.state import State, StateSpec
 from seqmix_xlstm.initial import power_law_, small_init_
-from seqmix_xlstm.layers import CausalConv, HeadNorm, HeadwiseLinear, equal_parts, raised, wide
 from seqmix_xlstm.slstm import slstm
 
 __all__ = ["SLSTM", "SLSTMConfig"]

@@ -1,4 +1,4 @@
-"""What the xLSTM mixers are made of: block-diagonal projections, a convolution, a norm per head.
+"""What mixers are made of: block-diagonal projections, a short convolution, a norm per head.
 
 Sizes: B batch, S sequence, D channels, H heads, V size of a head, W taps of the convolution.
 """
@@ -6,6 +6,7 @@ Sizes: B batch, S sequence, D channels, H heads, V size of a head, W taps of the
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,6 @@ __all__ = [
     "HeadNorm",
     "HeadwiseLinear",
     "equal_parts",
-    "masked_gates",
     "raised",
     "split_heads",
     "wide",
@@ -51,28 +51,6 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
 
 
-def masked_gates(
-    x: Tensor,
-    input_gate: nn.Linear,
-    forget_gate: nn.Linear,
-    ctx: Context,
-    soft_cap: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """The gates of ``x [B, S, D]`` before activation, ``[B, H, S]``; float32 or wider.
-
-    With a cap they are ``cap * tanh(gate / cap)``. At padding they are infinite: nothing is added,
-    nothing forgotten.
-    """
-    gates = (input_gate, forget_gate)
-    weight = torch.cat([wide(gate.weight) for gate in gates])
-    both = F.linear(wide(x), weight, torch.cat([wide(gate.bias) for gate in gates]))
-    if soft_cap:
-        both = soft_cap * torch.tanh(both / soft_cap)
-    adding, keeping = both.transpose(1, 2).chunk(2, dim=1)
-    padding = ~ctx.valid.unsqueeze(1)
-    return adding.masked_fill(padding, -math.inf), keeping.masked_fill(padding, math.inf)
-
-
 class HeadwiseLinear(nn.Module):
     """A block-diagonal projection: each of N groups of channels has its own square matrix."""
 
@@ -89,16 +67,19 @@ class HeadwiseLinear(nn.Module):
 
 
 class CausalConv(nn.Module):
-    """A depthwise causal convolution with silu behind it; its state is the tail ``[B, D, W-1]``."""
+    """A short depthwise causal convolution; its state is the tail ``[B, D, W-1]``."""
 
-    def __init__(self, width: int, taps: int) -> None:
+    def __init__(
+        self, width: int, taps: int, *, activation: Literal["", "silu"] = "silu", bias: bool = True
+    ) -> None:
         """Uniform weights within ``1 / sqrt(W)``, as torch draws them for a convolution."""
         super().__init__()
+        self.activation = activation
         self.weight = nn.Parameter(torch.empty(width, taps))
-        self.bias = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if bias else None
         bound = 1 / math.sqrt(taps)
-        nn.init.uniform_(self.weight, -bound, bound)
-        nn.init.uniform_(self.bias, -bound, bound)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor, tail: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """Map ``x [B, S, D]`` to the same shape, 0 at padding, and to the tail after it."""
@@ -106,7 +87,7 @@ class CausalConv(nn.Module):
         joined = ctx.prepend(tail.transpose(1, 2), ctx.compact(x)).transpose(1, 2)
         kept = self.weight.shape[1] - 1
         before, tokens = joined[:, :, :kept], joined[:, :, kept:]
-        y, after = causal_conv1d(tokens, self.weight, self.bias, before, activation="silu")
+        y, after = causal_conv1d(tokens, self.weight, self.bias, before, activation=self.activation)
         return ctx.scatter_back(y.transpose(1, 2)), after
 
 
