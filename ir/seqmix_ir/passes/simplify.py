@@ -188,6 +188,27 @@ def undo_twice(b: Builder, op: Op) -> tuple[Value, ...] | None:
     return None if inner is None else inner.values
 
 
+def subtract_directly(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """``x + -y`` and ``-y + x`` are ``x - y``, ``x - -y`` is ``x + y``, all to the last bit."""
+    if not isinstance(op.defn, Add | Sub):
+        return None
+    x, y = op.values
+    if (negated := b.producer(y, Neg)) is not None:
+        return (b(Sub() if isinstance(op.defn, Add) else Add(), x, *negated.operands),)
+    if isinstance(op.defn, Add) and (negated := b.producer(x, Neg)) is not None:
+        return (b(Sub(), y, *negated.operands),)
+    return None
+
+
+def swap_branches(b: Builder, op: Op) -> tuple[Value, ...] | None:
+    """``where`` by a negation is ``where`` by what it negates, the branches swapped."""
+    if not isinstance(op.defn, Where):
+        return None
+    condition, yes, no = op.values
+    negated = b.producer(condition, Not)
+    return None if negated is None else (b(Where(), *negated.operands, no, yes),)
+
+
 def choose_known_branch(b: Builder, op: Op) -> tuple[Value, ...] | None:
     """``where`` with a constant condition, or with one value on both branches, is that branch."""
     if not isinstance(op.defn, Where):
@@ -248,6 +269,8 @@ NAMED_RULES: Mapping[str, Rule] = {
         join_transposes,
         undo_unsqueeze,
         undo_twice,
+        subtract_directly,
+        swap_branches,
         choose_known_branch,
         count_axes_from_the_front,
     )

@@ -94,17 +94,25 @@ def _zeros(b: Builder, like: Value) -> Value:
 
 
 def gather_only_element(b: Builder, op: Op) -> tuple[Value, ...] | None:
-    """Index 0 of an axis of size 1 is what is there, without the axis or as often as asked."""
+    """An index into an axis of size 1 names what is there, without the axis or as often as asked.
+
+    Of indices that must be in range there is but one, so that ``gather_elements`` need not know
+    them.
+    """
     if not isinstance(op.defn, Gather | GatherElements):
         return None
     data, indices = op.values
     axis = normal_axis(op.defn.axis, data.type.rank)
-    producer = b.producer(indices, Constant)
-    if data.type.shape[axis] != 1 or producer is None or not _first_only(producer):
+    if data.type.shape[axis] != 1:
         return None
     result = op.results[0].type
     if isinstance(op.defn, GatherElements):
-        return (b(Expand(result.shape), data),)
+        others = (n for i, n in enumerate(data.type.shape) if i != axis)
+        taken = (n for i, n in enumerate(result.shape) if i != axis)
+        return (b(Expand(result.shape), data),) if tuple(others) == tuple(taken) else None
+    producer = b.producer(indices, Constant)
+    if producer is None or not _first_only(producer):
+        return None
     ones = (1,) * indices.type.rank
     shape = (*data.type.shape[:axis], *ones, *data.type.shape[axis + 1 :])
     return (b(Expand(result.shape), b(Reshape(shape), data)),)
