@@ -33,6 +33,7 @@ _OPTIONS: dict[str, type] = {
     "spin": bool,
     "opset": int,
     "contrib": bool,
+    "step": bool,
 }
 _THRESHOLD = 1_500_000_000
 
@@ -48,10 +49,13 @@ class OnnxRuntimeBackend(Backend):
     - ``opset``: of the standard domain, 18 to 27; what it lacks is written in simpler operators.
     - ``contrib``: whether operators of ONNX Runtime's own domain may be used; a file without them
       runs in any ONNX runtime.
+    - ``step``: whether there is a second file for one token at a time, ``step.onnx``, which runs
+      faster and shares the weights on disk. It is opened when it is first used, and then holds
+      its weights in memory again. By default there is one where ``contrib`` is on.
     """
 
     name: ClassVar[str] = "onnxruntime"
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         """The backend with its options; BackendError for unknown ones."""
@@ -90,27 +94,24 @@ class OnnxRuntimeBackend(Backend):
     def compile(self, program: Program, target: str, options: Mapping[str, Any]) -> Executable:
         """Write the file to a temporary folder and start a session on it."""
         from seqmix_onnxruntime.form import form_of
-        from seqmix_onnxruntime.fuse import fuse
-        from seqmix_onnxruntime.interface import Interface, to_ecosystem
-        from seqmix_onnxruntime.model_file import make_model, write_model
+        from seqmix_onnxruntime.model_file import MODEL, make_model, write_models
         from seqmix_onnxruntime.session import OnnxExecutable
 
         check_options(self.name, options, _OPTIONS)
         form = form_of(options, target)
         self._check_target(target)
-        original = _only_graph(program.module)
-        graph, interface = original, Interface.plain(original)
-        if _is_model(original):
-            graph, interface = to_ecosystem(original, state_specs(program.config))
-            graph = dce(cse(dataclasses.replace(program.module, graphs=(graph,)))).graphs[0]
+        graphs, interface = _graphs(program, step=options.get("step", form.contrib))
         metadata = _metadata(program.config, interface)
-        model, arrays = make_model(fuse(graph), interface, program.weights, metadata, form)
+        files = {
+            name: make_model(graph, interface, program.weights, metadata, form)
+            for name, graph in graphs.items()
+        }
         folder = Path(mkdtemp(prefix="seqmix-onnx-"))
         try:
             report = Report(self.name, target)
-            report.kernels = dict(Counter(node.op_type for node in model.graph.node))
+            report.kernels = dict(Counter(node.op_type for node in files[MODEL].model.graph.node))
             threshold = options.get("external_data_threshold", _THRESHOLD)
-            report.bytes = write_model(model, arrays, folder, threshold)
+            report.bytes = write_models(files, folder, threshold)
             described = (program.module, interface, program.config, report, options)
             executable = OnnxExecutable(folder, *described)
         except BaseException:
@@ -144,6 +145,28 @@ class OnnxRuntimeBackend(Backend):
                 f"backend 'onnxruntime' has no target '{target}' here; available: "
                 f"{', '.join(devices)}"
             )
+
+
+def _graphs(program: Program, *, step: bool) -> tuple[dict[str, Graph], Interface]:
+    """The graph of each file, and how the names of the program's graph map to those in them."""
+    from seqmix_onnxruntime.fuse import fuse
+    from seqmix_onnxruntime.interface import Interface, to_ecosystem
+    from seqmix_onnxruntime.model_file import MODEL, STEP
+    from seqmix_onnxruntime.one_token import one_token
+
+    graph = _only_graph(program.module)
+    interface = Interface.plain(graph)
+    if _is_model(graph):
+        graph, interface = to_ecosystem(graph, state_specs(program.config))
+        graph = _cleaned(graph)
+    graphs = {MODEL: fuse(graph)}
+    if step and (small := one_token(graph)) is not None:
+        graphs[STEP] = fuse(_cleaned(small))
+    return graphs, interface
+
+
+def _cleaned(graph: Graph) -> Graph:
+    return dce(cse(Module(graph.name, (graph,)))).graphs[0]
 
 
 def _only_graph(module: Module) -> Graph:

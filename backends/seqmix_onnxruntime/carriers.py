@@ -10,7 +10,7 @@ from seqmix_ir.defn import OpDef, op
 from seqmix_ir.errors import IRError
 from seqmix_ir.types import TensorType
 
-__all__ = ["CachedAttention", "PackedRotary"]
+__all__ = ["CachedAttention", "JoinedLinear", "PackedLinearAttention", "PackedRotary", "Split"]
 
 
 @op
@@ -74,3 +74,60 @@ class CachedAttention(OpDef):
             y = q.with_shape((*q.shape[:2], width // self.kv_heads * self.heads))
         caches = [p for p in (past_key, past_value) if p is not None]
         return (y, *(p.with_shape((*p.shape[:2], T, p.shape[3])) for p in caches))
+
+
+@op
+class JoinedLinear(OpDef):
+    """``x [.., K]`` times the weights ``keys``, all ``[N, K]`` and side by side.
+
+    The results are pieces of ``sizes``; one may be the product with several of the weights.
+    """
+
+    name = "onnxruntime.joined_linear"
+    operands = ("x",)
+    results = ("*y",)
+    keys: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        return tuple(x.with_shape((*x.shape[:-1], size)) for size in self.sizes)
+
+
+@op
+class PackedLinearAttention(OpDef):
+    """``linear_attention`` of heads side by side, with a scale of the queries.
+
+    ``q``, ``k [B, S, H * K]``, ``v [B, S, H * V]``, ``log_decay [B, S, H]`` or ``[B, S, H * K]``,
+    ``state [B, H, K, V]`` -> ``y [B, S, H * V]``, the next state.
+    """
+
+    name = "onnxruntime.linear_attention"
+    operands = ("q", "k", "v", "log_decay?", "state")
+    results = ("y", "next_state")
+    heads: int
+    scale: float = 1.0
+
+    def infer(
+        self,
+        q: TensorType,
+        k: TensorType,
+        v: TensorType,
+        log_decay: TensorType | None,
+        state: TensorType,
+    ) -> tuple[TensorType, ...]:
+        return v, state
+
+
+@op
+class Split(OpDef):
+    """``x`` in pieces of ``sizes`` along ``axis``, which together are all of it."""
+
+    name = "onnxruntime.split"
+    operands = ("x",)
+    results = ("*y",)
+    axis: int
+    sizes: tuple[int, ...]
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        before, after = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        return tuple(x.with_shape((*before, size, *after)) for size in self.sizes)

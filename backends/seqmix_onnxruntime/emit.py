@@ -176,6 +176,15 @@ class Emitter:
         root.initializers.setdefault(f"{stem}.T", lambda: root.weights.numpy(key).T)
         return f"{stem}.T"
 
+    def joined_weight(self, keys: Sequence[str]) -> str:
+        """The name of several weights ``[N, K]`` below each other, transposed."""
+        name = f"{'+'.join(keys)}.T"
+        weights = self.root.weights
+        self.root.initializers.setdefault(
+            name, lambda: np.concatenate([weights.numpy(key) for key in keys]).T
+        )
+        return name
+
     def cast(self, name: str, dtype: DType) -> str:
         """A value in another type, cast at most once in this block."""
         return self.once(
@@ -266,6 +275,9 @@ class Emitter:
         args = [self.size(a) for a in atom.args]
         if atom.kind in ("min", "max"):
             return self.one(atom.kind.capitalize(), *args)
+        if atom.kind == "isqrt":
+            # Exact below 2**52; the cast to int64 rounds down.
+            return self.cast(self.one("Sqrt", self.cast(args[0], "f64")), "i64")
         left, right = args
         if atom.kind == "ceildiv":
             left = self.one("Add", left, self.one("Sub", right, self.ints(1)))

@@ -18,6 +18,7 @@ from seqmix_ir.graph import Block, Graph, Module, Op, Value
 from seqmix_ir.ops import Attention, Concat, Reshape, Rotary, Transpose
 from seqmix_ir.passes import canonicalize, rewrite_block
 from seqmix_onnxruntime.carriers import CachedAttention, PackedRotary
+from seqmix_onnxruntime.merge import merge_linears, merge_slices
 
 __all__ = ["fuse"]
 
@@ -28,6 +29,7 @@ def fuse(graph: Graph) -> Graph:
     """The graph with packed heads and cached attention wherever that fits."""
     block = rewrite_block(graph.block, (pack_rotary,))
     block = _CacheFuser(block).rewritten()
+    block = merge_slices(merge_linears(block))
     return canonicalize(Module("fused", (graph.with_block(block),))).graphs[0]
 
 

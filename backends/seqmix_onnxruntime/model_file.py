@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import onnx
@@ -26,15 +28,23 @@ from seqmix_onnxruntime.interface import Interface
 from seqmix_onnxruntime.ops import EMITTERS
 from seqmix_onnxruntime.turned import only_turned
 
-__all__ = ["DATA", "MODEL", "make_model", "write_model"]
+__all__ = ["DATA", "MODEL", "STEP", "Made", "make_model", "write_models"]
 
 MODEL = "model.onnx"
+STEP = "step.onnx"
+"""The file for one token at a time, where there is one."""
 DATA = "model.onnx.data"
 _SMALL = 1024
 _ALIGNMENT = 4096
-"""Weights in the data file start at pages, so that readers can map them."""
+"""Arrays in the data file start at pages, so that readers can map them."""
 
-Arrays = dict[str, Callable[[], NDArray[Any]]]
+
+@dataclass(frozen=True)
+class Made:
+    """A file without its initializers, and these by name, each made on demand."""
+
+    model: ModelProto
+    arrays: dict[str, Callable[[], NDArray[Any]]]
 
 
 def make_model(
@@ -43,8 +53,8 @@ def make_model(
     weights: Weights,
     metadata: Mapping[str, str],
     form: Form,
-) -> tuple[ModelProto, Arrays]:
-    """The file without its weights, and these by name of the initializer, each made on demand."""
+) -> Made:
+    """The file that computes ``graph``. Initializers called like a weight hold that weight."""
     root = Root(weights, EMITTERS, form, transposed=only_turned(graph.block))
     root.positive = frozenset(info.name for info in graph.dims if info.min > 0)
     emitter = Emitter(root)
@@ -67,43 +77,69 @@ def make_model(
     model.producer_name = "seqmix"
     helper.set_model_props(model, dict(metadata))
     read = set(_inputs_of(proto.node))
-    return model, {n: make for n, make in root.initializers.items() if n in read}
+    return Made(model, {n: make for n, make in root.initializers.items() if n in read})
 
 
-def write_model(model: ModelProto, arrays: Arrays, folder: Path, threshold: int) -> dict[str, int]:
-    """Write ``model.onnx``, and ``model.onnx.data`` when the weights exceed ``threshold`` bytes.
+def write_models(files: Mapping[str, Made], folder: Path, threshold: int) -> dict[str, int]:
+    """Write the files, and ``model.onnx.data`` for large weights that several need.
 
-    The file is checked with the full checker and strict shape inference; BackendError when it does
-    not pass. Returns the bytes of each file.
+    One file alone keeps its weights up to ``threshold`` bytes in all. Every file is checked with
+    the full checker and strict shape inference; BackendError when it does not pass. Returns the
+    bytes of each file in the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # Weights are read once for their sizes and once to be written, so that one is held at a time.
-    total = sum(make().nbytes for make in arrays.values())
-    protos = (
-        [tensor_proto(name, make()) for name, make in arrays.items()]
-        if total <= threshold
-        else _write_data(arrays, folder / DATA)
-    )
-    model.graph.initializer.extend(protos)
-    onnx.save(model, folder / MODEL)
-    del model.graph.initializer[:]
-    _check(folder / MODEL)
+    with _Data(folder / DATA, external=len(files) > 1 or _bytes_of(files) > threshold) as data:
+        for name, made in files.items():
+            made.model.graph.initializer.extend(data.protos(made.arrays))
+            onnx.save(made.model, folder / name)
+            del made.model.graph.initializer[:]
+    for name in files:
+        _check(folder / name)
     return {file.name: file.stat().st_size for file in sorted(folder.iterdir()) if file.is_file()}
 
 
-def _write_data(arrays: Arrays, path: Path) -> list[TensorProto]:
-    """Large arrays into one file, each at a page; small ones stay in the model file."""
-    protos = []
-    with path.open("wb") as file:
-        for name, make in arrays.items():
-            array = np.asarray(make(), order="C")
-            if array.nbytes < _SMALL:
-                protos.append(tensor_proto(name, array))
-                continue
-            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-            protos.append(_external(name, array, file.tell()))
-            file.write(array.reshape(-1).view(np.uint8).data)
-    return protos
+def _bytes_of(files: Mapping[str, Made]) -> int:
+    return sum(make().nbytes for made in files.values() for make in made.arrays.values())
+
+
+class _Data:
+    """The file of large arrays, made when the first of them comes; equal ones are written once."""
+
+    def __init__(self, path: Path, *, external: bool) -> None:
+        """With ``external`` off all arrays stay in the model files."""
+        self._path = path
+        self._external = external
+        self._file: BinaryIO | None = None
+        self._places: dict[bytes, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def protos(self, arrays: Mapping[str, Callable[[], NDArray[Any]]]) -> list[TensorProto]:
+        """The initializers; weights are made one at a time."""
+        return [self._proto(name, np.asarray(make(), order="C")) for name, make in arrays.items()]
+
+    def _proto(self, name: str, array: NDArray[Any]) -> TensorProto:
+        if not self._external or array.nbytes < _SMALL:
+            return tensor_proto(name, array)
+        content = array.reshape(-1).view(np.uint8).data
+        key = hashlib.sha256(content).digest()
+        if key not in self._places:
+            self._places[key] = self._written(content)
+        return _external(name, array, self._places[key])
+
+    def _written(self, content: memoryview) -> int:
+        """Append bytes at the next page; their place."""
+        if self._file is None:
+            self._file = self._path.open("wb")
+        self._file.write(b"\0" * (-self._file.tell() % _ALIGNMENT))
+        place = self._file.tell()
+        self._file.write(content)
+        return place
 
 
 def _external(name: str, array: NDArray[Any], offset: int) -> TensorProto:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import torch
 from torch import Tensor
@@ -16,12 +17,13 @@ from seqmix.backend import Executable, Report
 from seqmix.config import ModelConfig
 from seqmix.dtypes import torch_dtype
 from seqmix.errors import BackendError
-from seqmix.interface import check_inputs, write_manifest, write_module
-from seqmix_ir.dims import Size, evaluate_size
+from seqmix.interface import InputCheck, write_manifest, write_module
+from seqmix_ir.dims import evaluate_size
 from seqmix_ir.graph import Graph, Module
 from seqmix_onnxruntime.emit import ONNX_DTYPES
 from seqmix_onnxruntime.interface import Interface
-from seqmix_onnxruntime.model_file import DATA, MODEL
+from seqmix_onnxruntime.model_file import DATA, MODEL, STEP
+from seqmix_onnxruntime.one_token import SIZES
 from seqmix_onnxruntime.positions import check_past_positions
 
 __all__ = ["CONFIG", "OnnxExecutable"]
@@ -33,10 +35,10 @@ _NOTHING = torch.zeros(1)
 
 
 class OnnxExecutable(Executable):
-    """A session over a folder with ``model.onnx``.
+    """Sessions over a folder with ``model.onnx`` and maybe ``step.onnx``.
 
-    ``module`` describes the graph with seqmix's names; ``interface`` maps them to the file's. The
-    folder must stay as long as the executable.
+    ``module`` describes the graph with seqmix's names; ``interface`` maps them to the files'. A
+    file is opened when it is first needed; the folder must stay as long as the executable.
     """
 
     def __init__(
@@ -48,15 +50,17 @@ class OnnxExecutable(Executable):
         report: Report,
         options: Mapping[str, Any],
     ) -> None:
-        """Start the session."""
+        """Start the session for any length, which says whether ONNX Runtime takes the file."""
         self.folder = folder
         self._module = module
         self._interface = interface
         self._options = dict(options)
         self.config = config
         self.report = report
-        self._session = _session(self.folder, report.target, self._options)
-        self._outputs = {graph.name: _outputs_of(graph, interface) for graph in module.graphs}
+        self._has_step = (folder / STEP).is_file()
+        self._sessions = {MODEL: _session(folder / MODEL, report.target, self._options)}
+        self._checks = {graph.name: InputCheck(graph) for graph in module.graphs}
+        self._outputs = {graph.name: _Outputs(graph, interface) for graph in module.graphs}
 
     @property
     def interface(self) -> Interface:
@@ -69,21 +73,26 @@ class OnnxExecutable(Executable):
         Results lie on the CPU and are nobody else's. Raises BackendError for inputs that do not
         fit, or that ONNX Runtime refuses.
         """
-        definition = self._module.graph(graph)
-        sizes = check_inputs(definition, inputs)
+        if graph not in self._checks:
+            self._module.graph(graph)  # Says which graphs there are.
+        sizes = self._checks[graph](inputs)
+        given = {n: t.cpu() if t.device.type != "cpu" else t for n, t in inputs.items()}
         if self._interface.positions:
-            self._check_ids(inputs["input_ids"])
-        given = {name: tensor.detach().cpu() for name, tensor in inputs.items()}
+            self._check_ids(given["input_ids"])
         # These must live until the session is done: it knows their addresses only.
-        bound = {name: tensor.contiguous() for name, tensor in self._bound_inputs(given).items()}
-        binding = self._session.io_binding()
+        bound = {
+            name: tensor if tensor.is_contiguous() else tensor.contiguous()
+            for name, tensor in self._bound_inputs(given).items()
+        }
+        session = self._session_for(sizes)
+        binding = session.io_binding()
         for name, tensor in bound.items():
             _bind(binding.bind_input, name, tensor)
-        results = self._allocate(graph, sizes)
+        results = self._outputs[graph].allocated(sizes)
         for name, tensor in results.items():
             _bind(binding.bind_output, self._interface.outputs[name], tensor)
         try:
-            self._session.run_with_iobinding(binding)
+            session.run_with_iobinding(binding)
         except Exception as error:  # ONNX Runtime has one class per status and no common base.
             raise BackendError(f"graph '{graph}': ONNX Runtime failed: {error}") from error
         return {**results, **self._grown(given)}
@@ -92,15 +101,24 @@ class OnnxExecutable(Executable):
         """Copy the file, its weights, and what ``load`` needs beside them."""
         directory.mkdir(parents=True, exist_ok=True)
         if directory.resolve() != self.folder.resolve():
-            # The weights of another model must not lie beside a file that holds its own.
-            (directory / DATA).unlink(missing_ok=True)
-            for name in (MODEL, DATA):
+            # Parts of another model must not lie beside a file that has none of its own.
+            for name in (STEP, DATA):
+                (directory / name).unlink(missing_ok=True)
+            for name in (MODEL, STEP, DATA):
                 if (self.folder / name).exists():
                     shutil.copy2(self.folder / name, directory / name)
         interface = dataclasses.asdict(self._interface)
         write_manifest(directory, self.report, options=self._options, interface=interface)
         write_module(directory, self._module)
         (directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
+
+    def _session_for(self, sizes: Mapping[str, int]) -> onnxruntime.InferenceSession:
+        """The session of the file that is made for these sizes."""
+        name = STEP if self._has_step and SIZES.items() <= sizes.items() else MODEL
+        if name not in self._sessions:
+            path = self.folder / name
+            self._sessions[name] = _session(path, self.report.target, self._options)
+        return self._sessions[name]
 
     def _bound_inputs(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors by the file's names."""
@@ -112,7 +130,8 @@ class OnnxExecutable(Executable):
 
     def _check_ids(self, ids: Tensor) -> None:
         """BackendError that names an id out of range, which the session would not."""
-        low, high, size = int(ids.min()), int(ids.max()), self.config.vocab_size
+        numbers = ids.numpy()  # A call of torch costs more than the work, for one token.
+        low, high, size = int(numbers.min()), int(numbers.max()), self.config.vocab_size
         if low < 0 or high >= size:
             raise BackendError(
                 f"input_ids should be in 0..{size - 1}, found {low if low < 0 else high}; padding "
@@ -122,12 +141,16 @@ class OnnxExecutable(Executable):
     def _mask(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What stands for the positions in the file."""
         positions = inputs["positions"]
-        mask = positions >= 0
+        numbers = positions.numpy()
+        mask = numbers >= 0
         if self._interface.grown:
             past = self._common_past(inputs)
             check_past_positions(past, positions, by_order=self._interface.by_order)
-            mask = torch.cat([past >= 0, mask], dim=1)
-        return {"attention_mask": mask.to(torch.int64), "position_ids": positions.clamp(min=0)}
+            mask = np.concatenate([past.numpy() >= 0, mask], axis=1)
+        return {
+            "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+            "position_ids": torch.from_numpy(np.maximum(numbers, 0)),
+        }
 
     def _common_past(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """The key positions of the past, which all layers must share: the file has one mask."""
@@ -142,16 +165,6 @@ class OnnxExecutable(Executable):
                 )
         return past
 
-    def _allocate(self, graph: str, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """Memory for every output of the file, by seqmix's name."""
-        shapes: dict[tuple[Size, ...], list[int]] = {}
-        results = {}
-        for name, shape, dtype in self._outputs[graph]:
-            if (actual := shapes.get(shape)) is None:
-                actual = shapes[shape] = [evaluate_size(s, sizes) for s in shape]
-            results[name] = torch.empty(actual, dtype=dtype)
-        return results
-
     def _grown(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The key positions that the file does not return, appended to: one tensor for all."""
         names = self._interface.grown
@@ -161,17 +174,25 @@ class OnnxExecutable(Executable):
         return dict.fromkeys(names, joined)
 
 
-def _outputs_of(
-    graph: Graph, interface: Interface
-) -> list[tuple[str, tuple[Size, ...], torch.dtype]]:
-    return [
-        (name, value.type.shape, torch_dtype(value.type.dtype))
-        for name, value in graph.results.items()
-        if name in interface.outputs
-    ]
+class _Outputs:
+    """Where the outputs of a graph go: few of them have a shape of their own."""
+
+    def __init__(self, graph: Graph, interface: Interface) -> None:
+        """Those that the file has."""
+        wanted = {name: v.type for name, v in graph.results.items() if name in interface.outputs}
+        self._shapes = list(dict.fromkeys(type.shape for type in wanted.values()))
+        self._wanted = [
+            (name, self._shapes.index(type.shape), torch_dtype(type.dtype))
+            for name, type in wanted.items()
+        ]
+
+    def allocated(self, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Memory for each, by seqmix's name."""
+        shapes = [[evaluate_size(s, sizes) for s in shape] for shape in self._shapes]
+        return {name: torch.empty(shapes[i], dtype=dtype) for name, i, dtype in self._wanted}
 
 
-def _session(folder: Path, target: str, options: Mapping[str, Any]) -> onnxruntime.InferenceSession:
+def _session(path: Path, target: str, options: Mapping[str, Any]) -> onnxruntime.InferenceSession:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3
     if threads := options.get("threads"):
@@ -183,9 +204,9 @@ def _session(folder: Path, target: str, options: Mapping[str, Any]) -> onnxrunti
     if target == "cuda":
         providers.insert(0, "CUDAExecutionProvider")
     try:
-        return onnxruntime.InferenceSession(folder / MODEL, settings, providers=providers)
+        return onnxruntime.InferenceSession(path, settings, providers=providers)
     except Exception as error:  # ONNX Runtime has one class per status and no common base.
-        raise BackendError(f"{folder / MODEL}: ONNX Runtime refuses the file: {error}") from error
+        raise BackendError(f"{path}: ONNX Runtime refuses the file: {error}") from error
 
 
 def _bind(bind: Callable[..., None], name: str, tensor: Tensor) -> None:

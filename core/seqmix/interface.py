@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqmix import registry
 from seqmix.backend import Report
-from seqmix.dtypes import dtype_name
+from seqmix.dtypes import dtype_name, torch_dtype
 from seqmix.errors import BackendError, ConfigError, did_you_mean
 from seqmix_ir.dims import Dim, Size, evaluate_size, show_size, symbols_of
 from seqmix_ir.graph import Graph, Module
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MANIFEST",
+    "InputCheck",
     "check_inputs",
     "check_options",
     "read_manifest",
@@ -61,6 +62,65 @@ def check_inputs(
     if problems:
         raise _refused(graph, problems)
     return binding
+
+
+class InputCheck:
+    """:func:`check_inputs` for one graph that is run again and again.
+
+    What fits is recognised without a look at the graph: decoding asks once per token. Whatever
+    does not fit is left to the function, which says why.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        """Take the types of the inputs apart."""
+        self._graph = graph
+        self._wanted = [
+            (name, torch_dtype(value.type.dtype), value.type.rank)
+            for name, value in graph.inputs.items()
+        ]
+        axes = [
+            (name, axis, size)
+            for name, value in graph.inputs.items()
+            for axis, size in enumerate(value.type.shape)
+        ]
+        self._named = [(n, i, symbol) for n, i, size in axes if (symbol := _name_of(size))]
+        self._fixed = [(n, i, size) for n, i, size in axes if isinstance(size, int)]
+        self._computed = len(self._named) + len(self._fixed) < len(axes)
+        self._bounds = [(d.name, d.min, d.max, d.multiple_of) for d in graph.dims]
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, int]:
+        """The sizes that ``inputs`` bind; BackendError as :func:`check_inputs` raises it."""
+        sizes = None if self._computed else self._sizes(inputs)
+        return check_inputs(self._graph, inputs) if sizes is None else sizes
+
+    def _sizes(self, inputs: Mapping[str, Tensor]) -> dict[str, int] | None:
+        """The sizes, or None where anything is not as it should be."""
+        if len(inputs) != len(self._wanted):
+            return None
+        shapes = {}
+        for name, dtype, rank in self._wanted:
+            tensor = inputs.get(name)
+            if tensor is None or tensor.dtype != dtype or tensor.ndim != rank:
+                return None
+            shapes[name] = tensor.shape
+        sizes: dict[str, int] = {}
+        for name, axis, symbol in self._named:
+            found = shapes[name][axis]
+            if sizes.setdefault(symbol, found) != found:
+                return None
+        if any(shapes[name][axis] != size for name, axis, size in self._fixed):
+            return None
+        return sizes if self._within_bounds(sizes) else None
+
+    def _within_bounds(self, sizes: Mapping[str, int]) -> bool:
+        return all(
+            name not in sizes
+            or (
+                (low <= sizes[name] and (high is None or sizes[name] <= high))
+                and sizes[name] % multiple == 0
+            )
+            for name, low, high, multiple in self._bounds
+        )
 
 
 def check_options(backend: str, options: Mapping[str, Any], known: Mapping[str, type]) -> None:

@@ -26,6 +26,13 @@ def _linear(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     return [e.one("Add", y, bias) if bias else y]
 
 
+def _joined_linear(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
+    """One MatMul and a Split."""
+    a = op.defn.attributes()
+    y = e.one("MatMul", inputs[0], e.joined_weight(a["keys"]))
+    return e.node("Split", [y, e.ints(*a["sizes"])], len(op.results), axis=-1)
+
+
 def _rms_norm(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     a = op.defn.attributes()
     x, weight = inputs
@@ -66,5 +73,6 @@ EMITTERS: dict[str, Emit] = {
     "layer_norm": _layer_norm,
     "linear": _linear,
     "matmul": _matmul,
+    "onnxruntime.joined_linear": _joined_linear,
     "rms_norm": _rms_norm,
 }

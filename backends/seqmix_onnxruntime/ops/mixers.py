@@ -94,22 +94,31 @@ def _fused_linear_attention(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     packed = [_heads_side_by_side(e, x) for x in (q, k, v)]
     decay = op.operands[3]
     if decay is not None:
-        per_key = decay.type.rank == 4
-        turn = _heads_side_by_side if per_key else _heads_last
+        turn = _heads_side_by_side if decay.type.rank == 4 else _heads_last
         log_decay = turn(e, log_decay)
-    more = {"domain": CONTRIB} if e.root.form.contrib else {}
-    y, last = e.node(
-        "LinearAttention",
-        [*packed, state, log_decay],
-        2,
-        update_rule="linear" if decay is None else "gated",
-        q_num_heads=heads,
-        kv_num_heads=heads,
-        scale=1.0,
-        **more,
-    )
+    y, last = _packed_node(e, [*packed, log_decay, state], heads, 1.0)
     apart = e.one("Reshape", y, e.ints(0, 0, heads, -1))
     return [e.one("Transpose", apart, perm=[0, 2, 1, 3]), last]
+
+
+def _packed_linear_attention(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
+    a = op.defn.attributes()
+    return _packed_node(e, inputs, a["heads"], a["scale"])
+
+
+def _packed_node(e: Emitter, inputs: list[str], heads: int, scale: float) -> list[str]:
+    q, k, v, log_decay, state = inputs
+    more = {"domain": CONTRIB} if e.root.form.contrib else {}
+    return e.node(
+        "LinearAttention",
+        [q, k, v, state, log_decay],
+        2,
+        update_rule="gated" if log_decay else "linear",
+        q_num_heads=heads,
+        kv_num_heads=heads,
+        scale=scale,
+        **more,
+    )
 
 
 def _heads_side_by_side(e: Emitter, x: str) -> str:
@@ -126,6 +135,7 @@ def _heads_last(e: Emitter, x: str) -> str:
 EMITTERS: dict[str, Emit] = {
     "causal_conv1d": _causal_conv1d,
     "linear_attention": _linear_attention,
+    "onnxruntime.linear_attention": _packed_linear_attention,
     "onnxruntime.rotary": _rotary,
     "rotary": _rotary,
 }

@@ -75,9 +75,15 @@ def _pad(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     return [e.one("Pad", inputs[0], pads, value, e.ints(a["axis"]), mode="constant")]
 
 
+def _split(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
+    a = op.defn.attributes()
+    return e.node("Split", [inputs[0], e.ints(*a["sizes"])], len(op.results), axis=a["axis"])
+
+
 EMITTERS: dict[str, Emit] = {
     "concat": _concat,
     "expand": _expand,
+    "onnxruntime.split": _split,
     "pad": _pad,
     "reshape": _reshape,
     "slice": _slice,
