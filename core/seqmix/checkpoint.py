@@ -87,30 +87,56 @@ class CheckpointReader(ABC):
     def read(self, source: str) -> Checkpoint:
         """Read a source that matches; CheckpointError when it is broken. Weights stay lazy."""
 
+    def tokenizer(self, source: str) -> Tokenizer | None:
+        """The tokenizer that lies with a source, whoever reads its weights; None for none."""
+        return None
+
 
 def resolve(source: str | Path) -> Checkpoint:
     """The checkpoint that a path or a name stands for.
 
     A directory that ``save_model`` wrote, a configuration (``.json``, ``.toml``) with fresh
-    weights of a fixed seed, or whatever an installed reader knows. CheckpointError otherwise.
+    weights of a fixed seed, or whatever an installed reader knows. CheckpointError otherwise. A
+    ``tokenizer.json`` in the directory is found whoever reads the weights.
     """
     text = str(source)
     path = Path(text)
-    if is_saved(path) and _is_own_config(path / CONFIG_FILE):
-        return _read_own(path)
+    saved = is_saved(path)
+    readers, tried = _readers()
+    if saved and _is_own_config(path / CONFIG_FILE):
+        return _with_tokenizer(_read_own(path), text, readers)
     if path.suffix in (".json", ".toml") and path.is_file():
         return _fresh(path)
+    for reader in readers:
+        if reader.matches(text):
+            return _with_tokenizer(reader.read(text), text, readers)
+    if saved and not _is_foreign_config(path / CONFIG_FILE):
+        return _read_own(path)
+    raise CheckpointError(_unknown(text, path, tried))
+
+
+def _readers() -> tuple[list[CheckpointReader], list[str]]:
+    """A reader of each kind that is installed, and what they are called, broken ones too."""
+    readers: list[CheckpointReader] = []
     tried = ["a directory of seqmix (config.json, model.safetensors)", "a .json or .toml file"]
     for name in registry.names("checkpoints"):
         try:
-            reader: CheckpointReader = registry.get("checkpoints", name)()
+            readers.append(registry.get("checkpoints", name)())
+            tried.append(f"reader '{name}'")
         except PluginError as error:
             tried.append(f"reader '{name}', which failed: {error}")
-            continue
-        if reader.matches(text):
-            return reader.read(text)
-        tried.append(f"reader '{name}'")
-    raise CheckpointError(_unknown(text, path, tried))
+    return readers, tried
+
+
+def _with_tokenizer(
+    checkpoint: Checkpoint, source: str, readers: Sequence[CheckpointReader]
+) -> Checkpoint:
+    """A checkpoint whose reader knows no tokenizers gets the one that another reader finds."""
+    if checkpoint.tokenizer is not None:
+        return checkpoint
+    found = next((t for r in readers if (t := r.tokenizer(source)) is not None), None)
+    template = checkpoint.chat_template or getattr(found, "chat_template", None)
+    return dataclasses.replace(checkpoint, tokenizer=found, chat_template=template)
 
 
 def _read_own(path: Path) -> Checkpoint:
@@ -138,14 +164,23 @@ def _fresh(path: Path) -> Checkpoint:
 
 
 def _is_own_config(path: Path) -> bool:
-    """Whether a configuration is ours: foreign ones say ``model_type``, and have no blocks."""
+    """Whether a configuration is certainly ours, or is nobody's: it has blocks, or is no JSON."""
+    data = _json(path)
+    return data is None or "blocks" in data
+
+
+def _is_foreign_config(path: Path) -> bool:
+    """Whether a configuration says that it is someone else's: foreign ones name a model type."""
+    return bool({"model_type", "architectures"} & set(_json(path) or {}))
+
+
+def _json(path: Path) -> dict[str, object] | None:
+    """The object that a file holds; None where that is not what it holds."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return True
-    if not isinstance(data, dict) or "blocks" in data:
-        return True
-    return not {"model_type", "architectures"} & set(data)
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def _unknown(text: str, path: Path, tried: list[str]) -> str:

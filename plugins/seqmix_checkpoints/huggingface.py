@@ -62,6 +62,11 @@ class HuggingFaceReader(CheckpointReader):
         template = tokenizer.chat_template if tokenizer else None
         return Checkpoint(config, weights, tokenizer, template, source)
 
+    def tokenizer(self, source: str) -> TextTokenizer | None:
+        """That of ``tokenizer.json``, in the directory of any model."""
+        folder = Path(source)
+        return tokenizer_of_directory(folder) if folder.is_dir() else None
+
 
 def _weights(
     folder: Path, tensors: dict[str, FileTensor], family: Family, config: ModelConfig

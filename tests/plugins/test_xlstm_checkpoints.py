@@ -20,12 +20,15 @@ from tests.plugins.xlstm_samples import (
     stack_weights,
     write_hugging_face,
 )
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor
 
 from seqmix.checkpoint import Checkpoint, resolve
 from seqmix.config import ModelConfig
 from seqmix.errors import CheckpointError
 from seqmix.model import Model
+from seqmix.storage import save_model
 from seqmix_xlstm.checkpoints import (
     read_bare_stack,
     read_block_stack,
@@ -278,3 +281,22 @@ def test_what_transformers_does_not_have_is_not_written(
     with pytest.raises(CheckpointError, match=said):
         to_hugging_face(Model(ModelConfig.model_validate(data)), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_with_a_tokenizer_brings_it(tmp_path: Path) -> None:
+    model = Model(xlstm_large_config(13, 24, 1, heads=2))
+    to_hugging_face(model, tmp_path / "theirs")
+    save_model(model, tmp_path / "ours")
+    for folder in (tmp_path / "theirs", tmp_path / "ours"):
+        assert resolve(folder).tokenizer is None
+        Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a")).save(str(folder / "tokenizer.json"))
+        found = resolve(folder).tokenizer
+        assert found is not None
+        assert found.encode("b") == [1]
+
+
+def test_a_block_stack_in_safetensors_beside_config_json(tmp_path: Path) -> None:
+    weights = stack_weights()
+    save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(STACK))
+    assert resolve(tmp_path).config.blocks == read_block_stack(weights, STACK).config.blocks
