@@ -6,13 +6,15 @@ product of h with the heads' matrices then reads and writes contiguous memory in
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import softplus
 
 from seqmix.errors import ConfigError
+from seqmix.flops import flop_formula
 from seqmix.op import op
 from seqmix.threads import one_thread
 from seqmix_ir.dims import Size
@@ -23,6 +25,9 @@ from seqmix_xlstm.slstm_op import FORGET_GATES, Slstm
 from seqmix_xlstm.slstm_scan import NOTHING
 
 __all__ = ["slstm"]
+
+_LINEAR = 50.0
+"""Where exp(-x) is below the last digit of x, in float64 too."""
 
 
 def slstm(
@@ -117,34 +122,44 @@ def _run(
 ) -> None:
     """The loop: fills ``states`` and ``weights``, and ``pre`` with what the backward pass needs.
 
-    Per token a dozen calls, nearly all into memory that is there: their cost is what counts.
+    Per token a dozen calls on a few buffers that stay in the cache; their number is what costs.
+    Views are calls too, so that one token's are taken once for all, and its results copied out.
     """
-    # One view is a call too: taken for all tokens at once they cost a third.
-    before, *every = states.unbind()
-    h, _, _, m = before.unbind()
-    cn = before[1:3]
+    now = states[0].clone()
+    h, c, n, m = now.unbind()
+    cn = now[1:3]
+    gates = torch.empty_like(pre[0])
+    i_, f_, z_, o_ = gates.unbind(2)
+    weight = torch.empty_like(weights[0])
+    i, f = weight.unbind()
     ratio = torch.empty_like(h)
     # z and, for n, 1: what the input weight adds to c and n.
     added = torch.ones_like(cn)
-    z = added[0]
-    new_h, new_c, new_n, new_m = (part.unbind() for part in states[1:].unbind(1))
-    new_cn, pairs = states[1:, 1:3].unbind(), weights.unbind()
-    i, f = (part.unbind() for part in weights.unbind(1))
-    flat, (i_, f_, z_, o_) = pre.flatten(3).unbind(), (gate.unbind() for gate in pre.unbind(3))
-    for t, new in enumerate(every):
-        flat[t].baddbmm_(h, matrix)
-        torch.add(logsigmoid(f_[t]) if sigmoid else f_[t], m, out=f[t])
-        torch.maximum(i_[t], f[t], out=new_m[t])
-        torch.sub(i_[t], new_m[t], out=i[t])
-        f[t].sub_(new_m[t])
-        pairs[t].exp_()
-        torch.tanh(z_[t], out=z)
-        torch.mul(cn, f[t], out=new_cn[t]).addcmul_(i[t], added)
-        torch.div(new_c[t], new_n[t], out=ratio)
-        torch.mul(ratio, o_[t].sigmoid_(), out=new_h[t])
+    flat, z = gates.flatten(2), added[0]
+    before, *every = states.unbind()
+    for t, (given, new, pair) in enumerate(
+        zip(pre.flatten(3).unbind(), every, weights.unbind(), strict=True)
+    ):
+        torch.baddbmm(given, h, matrix, out=flat)
+        if sigmoid:
+            # With beta -1 softplus is the log of the sigmoid, in one call instead of four.
+            squashed = softplus(f_, -1.0, _LINEAR, out=f)  # type: ignore[call-arg]  # stub lacks out
+            torch.add(m, squashed, out=f)
+        else:
+            torch.add(f_, m, out=f)
+        torch.maximum(i_, f, out=m)
+        torch.sub(i_, m, out=i)
+        f.sub_(m)
+        weight.exp_()
+        torch.tanh(z_, out=z)
+        cn.mul_(f).addcmul_(i, added)
+        torch.div(c, n, out=ratio)
+        torch.mul(ratio, o_.sigmoid_(), out=h)
         if mask is not None:
-            torch.where(mask[t], new, before, out=new)
-        before, h, cn, m = new, new_h[t], new_cn[t], new_m[t]
+            torch.where(mask[t], now, before, out=now)
+        given.copy_(flat)
+        pair.copy_(weight)
+        before = new.copy_(now)
 
 
 def _steps(defn: Slstm, gates: TensorType, *shape: Size) -> TensorType:
@@ -164,6 +179,12 @@ def _activated(defn: Slstm, gates: TensorType, *_: TensorType | None) -> TensorT
 def _weights(defn: Slstm, gates: TensorType, *_: TensorType | None) -> TensorType:
     B, S, H, _four, D = gates.shape
     return _steps(defn, gates, S, 2, H, B, D)
+
+
+@flop_formula("xlstm_slstm")
+def _flops(gates: tuple[int, ...], recurrent: tuple[int, ...], *_: object, **more: object) -> int:
+    """The last h goes into four gates, in every step."""
+    return 2 * gates[0] * gates[1] * math.prod(recurrent)
 
 
 _SLSTM = op(
