@@ -17,6 +17,7 @@ from seqmix_ir.dims import (
     Size,
     dim,
     floordiv,
+    isqrt,
     maximum_size,
     minimum_size,
 )
@@ -80,6 +81,10 @@ class Symbols:
             return torch_sympy.FloorDiv(*args)
         if atom.kind == "ceildiv":
             return torch_sympy.FloorDiv(args[0] + args[1] - 1, args[1])
+        if atom.kind == "isqrt":
+            # Exact for every size below 2**52: the root of a float64 is the nearest one.
+            root = torch_sympy.OpaqueUnaryFn_sqrt(torch_sympy.ToFloat(args[0]))
+            return torch_sympy.FloorToInt(root)
         return (torch_sympy.Min if atom.kind == "min" else torch_sympy.Max)(*args)
 
 
@@ -88,13 +93,25 @@ def _from_expression(expression: Any, names: Mapping[str, str]) -> Size:
         return int(expression)
     if expression.is_Symbol:
         return dim(names.get(expression.name, expression.name))
+    if (square := _square(expression)) is not None:
+        return isqrt(_from_expression(square, names))
     rule = _RULES.get(type(expression).__name__)
     if rule is None:
         raise CaptureError(
             f"size {expression}: the IR has no '{type(expression).__name__}' of sizes; "
-            "use +, -, *, //, min and max"
+            "use +, -, *, //, min, max and the root rounded down"
         )
     return rule([_from_expression(arg, names) for arg in expression.args])
+
+
+def _square(expression: Any) -> Any:
+    """``x`` where the expression is ``math.floor(torch.sym_sqrt(x))``, else None."""
+    if type(expression).__name__ not in ("FloorToInt", "TruncToInt"):
+        return None
+    root = expression.args[0]
+    if type(root).__name__ != "OpaqueUnaryFn_sqrt" or type(root.args[0]).__name__ != "ToFloat":
+        return None
+    return root.args[0].args[0]
 
 
 def _sum(args: list[Size]) -> Size:

@@ -23,6 +23,7 @@ __all__ = [
     "dim",
     "evaluate_size",
     "floordiv",
+    "isqrt",
     "maximum_size",
     "minimum_size",
     "show_size",
@@ -32,7 +33,7 @@ __all__ = [
 
 Size: TypeAlias = "int | Dim"
 Atom: TypeAlias = "str | Opaque"
-OpaqueKind: TypeAlias = Literal["ceildiv", "floordiv", "min", "max"]
+OpaqueKind: TypeAlias = Literal["ceildiv", "floordiv", "isqrt", "min", "max"]
 Division: TypeAlias = Literal["ceildiv", "floordiv"]
 Monomial: TypeAlias = tuple[Atom, ...]
 
@@ -41,7 +42,7 @@ _LITERALS = ("true", "false", "inf", "nan")
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A size that is no polynomial: ``ceildiv(a, b)``, ``floordiv(a, b)``, ``min``, ``max``."""
+    """No polynomial: ``ceildiv(a, b)``, ``floordiv(a, b)``, ``isqrt(a)``, ``min``, ``max``."""
 
     kind: OpaqueKind
     args: tuple[Size, ...]
@@ -99,6 +100,15 @@ def floordiv(size: Size, by: Size) -> Size:
 def ceildiv(size: Size, by: Size) -> Size:
     """``size // by`` rounded up: exact where it divides, else an opaque atom."""
     return _divide("ceildiv", size, by)
+
+
+def isqrt(size: Size) -> Size:
+    """The square root of ``size`` rounded down; IRError for a number below 0."""
+    if isinstance(size, Dim):
+        return _atom(Opaque("isqrt", (size,)))
+    if size < 0:
+        raise IRError(f"isqrt({size}): there is no root of a number below 0")
+    return math.isqrt(size)
 
 
 def minimum_size(*sizes: Size) -> Size:
@@ -314,4 +324,6 @@ def _substitute_atom(atom: Atom, binding: Mapping[str, Size]) -> Size:
     args = tuple(substitute_size(a, binding) for a in atom.args)
     if atom.kind in ("min", "max"):
         return _extremum(atom.kind, args)
+    if atom.kind == "isqrt":
+        return isqrt(args[0])
     return _divide(cast("Division", atom.kind), args[0], args[1])

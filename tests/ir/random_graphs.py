@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ from seqmix_ir.dims import (
     ceildiv,
     dim,
     floordiv,
+    isqrt,
     maximum_size,
     minimum_size,
     symbols_of,
@@ -46,7 +48,7 @@ def bindings() -> st.SearchStrategy[dict[str, int]]:
 
 
 def expressions() -> st.SearchStrategy[Expression]:
-    """Sums, products, quotients and extrema of names and numbers."""
+    """Sums, products, quotients, roots and extrema of names and numbers."""
     return st.recursive(_leaves(), lambda inner: _polynomial(inner) | _opaque(inner), max_leaves=6)
 
 
@@ -81,11 +83,16 @@ def _opaque(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expressio
         two.map(lambda t: Expression(maximum_size(t[0].size, t[1].size), _both(t, max))),
         divided.map(lambda t: Expression(floordiv(t[0].size, t[1].size), _both(t, _floor))),
         divided.map(lambda t: Expression(ceildiv(t[0].size, t[1].size), _both(t, _ceil))),
+        inner.map(lambda e: Expression(isqrt(maximum_size(e.size, 0)), _root(e))),
     )
 
 
 def _both(pair: tuple[Expression, Expression], join: Callable[[int, int], int]) -> Meaning:
     return lambda b: join(pair[0].value(b), pair[1].value(b))
+
+
+def _root(e: Expression) -> Meaning:
+    return lambda b: math.isqrt(max(e.value(b), 0))
 
 
 def _floor(x: int, y: int) -> int:

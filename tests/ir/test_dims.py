@@ -15,6 +15,7 @@ from seqmix_ir.dims import (
     dim,
     evaluate_size,
     floordiv,
+    isqrt,
     maximum_size,
     minimum_size,
     show_size,
@@ -143,6 +144,7 @@ def test_division_takes_out_what_divides(e: Expression, by: int) -> None:
         (minimum_size(minimum_size(S, 3) + 1, minimum_size(S, 3), B), "min(B, S, 3)"),
         (minimum_size(1 - maximum_size(S, P), B), "min(-P + 1, -S + 1, B)"),
         (minimum_size(P + S, 128), "min(P + S, 128)"),
+        (minimum_size(isqrt(P + S - 1) + 1, S), "min(S, isqrt(P + S - 1) + 1)"),
         (minimum_size(3, minimum_size(S, 5)), "min(S, 3)"),
         (maximum_size(S + 1, S, S - 1), "S + 1"),
         (minimum_size(S + 1, S, S - 1), "S - 1"),
@@ -165,6 +167,8 @@ def test_how_sizes_are_written(size: Size, text: str) -> None:
         (ceildiv(S, S), 1),
         (floordiv(0, S), 0),
         (minimum_size(4, 2, 3), 2),
+        (isqrt(15), 3),
+        (isqrt(10**40), 10**20),
         (maximum_size(4), 4),
         (maximum_size(S + 2, S) - S, 2),
     ],
@@ -193,6 +197,11 @@ def test_divisors_are_positive(function: object, by: int) -> None:
         function(S, by)
     with pytest.raises(IRError, match="the divisor must be positive"):
         evaluate_size(function(S, B), {"S": 3, "B": by})
+
+
+def test_there_is_no_root_below_0() -> None:
+    with pytest.raises(IRError, match=r"isqrt\(-1\): there is no root of a number below 0"):
+        evaluate_size(isqrt(S - 1), {"S": 0})
 
 
 def test_nothing_has_no_extremum() -> None:

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from tests.ir.random_graphs import NAMES, Expression, bindings, expressions
 
 from seqmix_ir import Module, parse, show, verify
-from seqmix_ir.dims import Size, ceildiv, dim, evaluate_size, floordiv, maximum_size, minimum_size
+from seqmix_ir.dims import (
+    Size,
+    ceildiv,
+    dim,
+    evaluate_size,
+    floordiv,
+    isqrt,
+    maximum_size,
+    minimum_size,
+)
 from seqmix_ir.graph import DimInfo
 from seqmix_ir.passes import canonicalize, specialise, tighten
 from seqmix_ir.passes.bounds import Bounds
@@ -60,6 +69,10 @@ def test_no_claim_is_refuted_by_integers(
         (2 * minimum_size(S, 64) + maximum_size(0, P), "P + 2*S"),
         (ceildiv(S, 64), "1"),
         (floordiv(S, 65), "0"),
+        (isqrt(S + 3), "isqrt(S + 3)"),
+        (minimum_size(isqrt(S), 8), "isqrt(S)"),
+        (minimum_size(isqrt(S - 2 * P), 8), "isqrt(-2*P + S)"),
+        (isqrt(minimum_size(B, 3)), "1"),
         (floordiv(P, 64), "floordiv(P, 64)"),
         (ceildiv(minimum_size(S, 4096), 3), "ceildiv(S, 3)"),
         (minimum_size(floordiv(S, 2), 40), "floordiv(S, 2)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from seqmix_ir.dims import (
@@ -13,6 +13,7 @@ from seqmix_ir.dims import (
     ceildiv,
     dim,
     floordiv,
+    isqrt,
     maximum_size,
     minimum_size,
     substitute_size,
@@ -25,6 +26,11 @@ Range: TypeAlias = "tuple[int | float, int | float]"
 """Inclusive ends; a float is an infinity."""
 
 _ANY: Range = (-math.inf, math.inf)
+_FUNCTIONS: dict[str, Callable[..., Size]] = {
+    "ceildiv": ceildiv,
+    "floordiv": floordiv,
+    "isqrt": isqrt,
+}
 
 
 class Bounds:
@@ -61,8 +67,8 @@ class Bounds:
     def shorten(self, size: Size) -> Size:
         """The same size without arguments of ``min`` and ``max`` that never win.
 
-        Quotients that have one value only become it. It goes atom by atom, so the shorter form of
-        a sum or product is that of its parts.
+        Quotients and roots that have one value only become it. It goes atom by atom, so the
+        shorter form of a sum or product is that of its parts.
         """
         if isinstance(size, int):
             return size
@@ -87,7 +93,7 @@ class Bounds:
             return minimum_size(*self._extreme(args, lowest=True))
         if atom.kind == "max":
             return maximum_size(*self._extreme(args, lowest=False))
-        size = floordiv(*args) if atom.kind == "floordiv" else ceildiv(*args)
+        size = _FUNCTIONS[atom.kind](*args)
         low, high = self.range(size)
         return low if low == high and isinstance(low, int) else size
 
@@ -109,6 +115,9 @@ class Bounds:
             return (0, self._above.get(atom, math.inf))
         if atom.kind in ("floordiv", "ceildiv"):
             return self._quotient(atom)
+        if atom.kind == "isqrt":
+            low, high = self._range(atom.args[0])
+            return (_root(low), _root(high))
         ranges = [self._range(arg) for arg in atom.args]
         pick = min if atom.kind == "min" else max
         return (pick(r[0] for r in ranges), pick(r[1] for r in ranges))
@@ -136,6 +145,11 @@ def _product(a: Range, b: Range) -> Range:
 def _times(x: int | float, y: int | float) -> int | float:
     """0 times infinity is 0: an end is what a size may be, never a limit that it reaches."""
     return 0 if x == 0 or y == 0 else x * y
+
+
+def _root(end: int | float) -> int | float:
+    """That of an end; what has a root at all is 0 or more."""
+    return end if end == math.inf else math.isqrt(int(max(end, 0)))
 
 
 def _divided(end: int | float, by: int, kind: str) -> int | float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from seqmix_ir.dims import Dim, Size, ceildiv, dim, floordiv, maximum_size, minimum_size
+from seqmix_ir.dims import Dim, Size, ceildiv, dim, floordiv, isqrt, maximum_size, minimum_size
 from seqmix_ir.errors import IRError, did_you_mean
 from seqmix_ir.text.lex import Source, Token, tokenize, unquoted
 from seqmix_ir.types import TensorType, check_dtype
@@ -22,6 +22,7 @@ _LARGEST = 2**63
 _FUNCTIONS: dict[str, Callable[..., Size]] = {
     "ceildiv": ceildiv,
     "floordiv": floordiv,
+    "isqrt": isqrt,
     "min": minimum_size,
     "max": maximum_size,
 }
@@ -141,8 +142,9 @@ class Reader:
         args = self.nested(lambda: self.listed(self.size, ")"))
         if self._next - start > _LONGEST:
             self.fail("this size is too large to be meant", name)
-        if not args or (name.text.endswith("div") and len(args) != 2):
-            wanted = "2 sizes" if name.text.endswith("div") else "at least one size"
+        count = {"ceildiv": 2, "floordiv": 2, "isqrt": 1}.get(name.text)
+        if not args or count not in (None, len(args)):
+            wanted = "2 sizes" if count == 2 else "1 size" if count else "at least one size"
             self.fail(f"'{name.text}' takes {wanted}, got {len(args)}", name)
         return self.checked(lambda: function(*args), name)
 
