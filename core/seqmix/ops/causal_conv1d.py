@@ -29,10 +29,25 @@ def causal_conv1d(
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, tail: Tensor, *, activation: str = ""
 ) -> tuple[Tensor, Tensor]:
-    joined = torch.cat([tail.to(x.dtype), x], dim=-1)
+    joined = _joined(tail, x)
     y = _convolve(joined, weight, bias, x.shape[-1])
     y = torch.nn.functional.silu(y) if activation == "silu" else y
     return y.to(x.dtype), joined[..., x.shape[-1] :].contiguous().to(tail.dtype).clone()
+
+
+def _joined(tail: Tensor, x: Tensor) -> Tensor:
+    """``[B, D, W - 1 + S]``, laid out in memory as x is: turning it would cost more than the sums.
+
+    A transposed view of ``[B, S, D]`` stays one, and so does all that is computed from it.
+    """
+    if _tokens_first(x):
+        rows = torch.cat([tail.to(x.dtype).transpose(1, 2), x.transpose(1, 2)], dim=1)
+        return rows.transpose(1, 2)
+    return torch.cat([tail.to(x.dtype), x], dim=-1)
+
+
+def _tokens_first(x: Tensor) -> bool:
+    return x.stride(1) == 1 and x.stride(2) > 1
 
 
 def _convolve(joined: Tensor, weight: Tensor, bias: Tensor | None, length: int) -> Tensor:
@@ -55,8 +70,10 @@ def _backward(
 ) -> list[Tensor | None]:
     x, weight, tail = (t for i, t in enumerate(operands) if i != 2 and t is not None)
     bias, S, wide = operands[2], x.shape[-1], torch.promote_types(x.dtype, torch.float32)
-    joined = torch.cat([tail.to(x.dtype), x], dim=-1)
+    joined = _joined(tail, x)
     grad = grads[0].to(wide)
+    # Of one layout with x: sums over two layouts read one of them against the grain.
+    grad = grad.mT.contiguous().mT if _tokens_first(x) else grad.contiguous()
     if activation == "silu":
         before = _convolve(joined, weight, bias, S)
         gate = torch.sigmoid(before)
