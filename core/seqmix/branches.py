@@ -159,6 +159,8 @@ def linear(inputs: int, outputs: int, bias: bool, std: float = INIT_STD) -> nn.L
 
 def mask_padding(y: Tensor, ctx: Context) -> Tensor:
     """``y [B, S, D]`` with 0 at padding, as the padding law wants it."""
+    if not ctx.may_be_padded:
+        return y
     return torch.where(ctx.valid.unsqueeze(-1), y, torch.zeros_like(y))
 
 

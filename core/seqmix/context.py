@@ -44,8 +44,21 @@ class Context:
         self.valid = positions >= 0
         self.context_length = positions.amax(dim=1) + 1
         self.aux_losses: list[Tensor] = []
+        self._padded: bool | None = None
         self._order: tuple[Tensor, Tensor] | None = None
         self._tables: tuple[Tensor, ...] | None = None
+
+    @property
+    def may_be_padded(self) -> bool:
+        """Whether there may be padding; where it is costly to tell, the answer is True.
+
+        Eager torch on a CPU looks once per call: moving tokens and masking them can cost more than
+        what is done to them. A captured graph serves both, and a GPU would have to be waited for.
+        """
+        if self._padded is None:
+            looks = self.valid.device.type == "cpu" and not torch.compiler.is_compiling()
+            self._padded = not (looks and bool(self.valid.all()))
+        return self._padded
 
     def rotate(self, x: Tensor, role: str) -> Tensor:
         """Apply the encoding to queries or keys ``[B, H, S, K]`` of the new tokens.
@@ -54,20 +67,56 @@ class Context:
         """
         if self.encoding is None:
             return x
+        return self.encoding.rotate_by(x, self._encoding_tables(self.encoding), role)
+
+    def attend(
+        self,
+        query: Tensor,
+        positions: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_positions: Tensor,
+        *,
+        scale: float = 0.0,
+        window: int = 0,
+    ) -> Tensor | None:
+        """Attention by the encoding itself, ``[B, H, N, V]``; None when that is up to the mixer.
+
+        ``query [B, H, N, K]`` at ``positions [B, N]`` is rotated, which may have left it as it is;
+        ``key [B, G, T, K]`` and ``value`` are the state's.
+        """
+        encoding = self.encoding
+        if encoding is None or not encoding.attends:
+            return None
+        new = positions is self.positions
+        tables = (
+            self._encoding_tables(encoding)
+            if new
+            else encoding.tables(positions, self.context_length)
+        )
+        return encoding.attend(
+            query, key, value, positions, key_positions, tables, scale=scale, window=window
+        )
+
+    def _encoding_tables(self, encoding: PositionEncoding) -> tuple[Tensor, ...]:
         if self._tables is None:
-            self._tables = self.encoding.tables(self.positions, self.context_length)
-        return self.encoding.rotate_by(x, self._tables, role)
+            self._tables = encoding.tables(self.positions, self.context_length)
+        return self._tables
 
     def compact(self, x: Tensor) -> Tensor:
         """Move the valid tokens of ``x [B, S, D]`` to the right end of each row, order kept.
 
         Padding goes to the left end; :meth:`scatter_back` is the inverse.
         """
+        if not self.may_be_padded:
+            return x
         order, _ = self._permutation()
         return torch.gather(x, 1, order.unsqueeze(-1).expand_as(x))
 
     def scatter_back(self, x: Tensor) -> Tensor:
         """Undo :meth:`compact` on ``x [B, S, D]``, with 0 at padding."""
+        if not self.may_be_padded:
+            return x
         _, slot = self._permutation()
         back = torch.gather(x, 1, slot.unsqueeze(-1).expand_as(x))
         return torch.where(self.valid.unsqueeze(-1), back, torch.zeros_like(back))
@@ -79,6 +128,8 @@ class Context:
         tail stands directly before the first valid token of each row.
         """
         joined = torch.cat([tail, x], dim=1)
+        if not self.may_be_padded:
+            return joined
         slots = torch.arange(joined.shape[1], device=x.device).unsqueeze(0)
         padding = (~self.valid).sum(dim=1, keepdim=True)
         moved = (slots - padding).clamp(min=0)

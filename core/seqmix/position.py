@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 from torch import Tensor, nn
+
+from seqmix.errors import ConfigError
 
 __all__ = ["PositionEncoding"]
 
@@ -17,12 +19,20 @@ class PositionEncoding(nn.Module, ABC):
     An encoding belongs to the model and is shared by its layers. Static encodings cache rotated
     keys; those whose tables depend on the current length set ``caches_rotated_keys = False``.
     ``Config`` is the schema of the encoding's configuration; the encoding is built as
-    ``cls(config, head_dim=...)``.
+    ``cls(config, head_dim=...)``, or as ``cls(config, width=...)`` where ``built_for`` says so.
     """
 
     Config: ClassVar[type[BaseModel]]
+    built_for: ClassVar[Literal["head_dim", "width"]] = "head_dim"
+    """The size of the model that it works on: that of queries and keys, or that of embeddings."""
     api: ClassVar[tuple[int, int]] = (1, 0)
     caches_rotated_keys: bool = True
+    attends: bool = False
+    """Whether keys turn anew for every query, so that no rotated keys serve: see :meth:`attend`."""
+    follows_length: ClassVar[bool] = False
+    """Whether it stretches with the length by itself, so that extending it needs no factor."""
+    splits: bool = True
+    """Whether piece by piece is the same as at once: not where one scale holds for a whole call."""
 
     def embed(self, positions: Tensor) -> Tensor | None:
         """What is added to the token embeddings, ``[B, S, D]``; None for nothing.
@@ -46,6 +56,28 @@ class PositionEncoding(nn.Module, ABC):
         """Rotate ``x [B, H, S, K]`` at any positions: :meth:`rotate_by` after :meth:`tables`."""
         return self.rotate_by(x, self.tables(positions, context_length), role)
 
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_positions: Tensor,
+        key_positions: Tensor,
+        tables: tuple[Tensor, ...],
+        *,
+        scale: float = 0.0,
+        window: int = 0,
+    ) -> Tensor:
+        """Attention of an encoding that ``attends``; mixers reach it by ``Context.attend``.
+
+        ``query [B, H, S, K]`` as :meth:`rotate` left it, ``key [B, G, T, K]`` and ``value`` as the
+        state holds them, ``tables`` those of the queries; the result is ``[B, H, S, V]``.
+        """
+        raise ConfigError(
+            f"position encoding {type(self).__name__} leaves attention to the mixer: "
+            "ask its attribute 'attends' first"
+        )
+
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
         """What is added to the attention logits, ``[B or 1, H or 1, S, T]``; None for nothing."""
         return None
@@ -53,3 +85,8 @@ class PositionEncoding(nn.Module, ABC):
     def logit_scale(self, context_length: Tensor) -> Tensor | float:
         """A factor on the attention logits on top of 1/sqrt(K); per row ``[B]`` or a number."""
         return 1.0
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        """Options that the conformance kit tries, for heads of 6; by default none are needed."""
+        return [{}]

@@ -12,16 +12,13 @@ from seqmix.dtypes import torch_dtype
 from seqmix.errors import CheckpointError
 from seqmix_checkpoints.fused import join_fused
 from seqmix_checkpoints.layouts import FAMILIES, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, Family
+from seqmix_checkpoints.rope_types import TYPES, rope_settings
 
 __all__ = ["family_of_model", "to_transformers"]
 
 Options = dict[str, Any]
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
-ROPE_NAMES = {
-    "theta": "rope_theta",
-    "original_context_length": "original_max_position_embeddings",
-}
 
 
 def to_transformers(transformers: Any, config: ModelConfig, model: nn.Module) -> Any:
@@ -39,7 +36,7 @@ def to_transformers(transformers: Any, config: ModelConfig, model: nn.Module) ->
         num_hidden_layers=len(layers),
         num_attention_heads=layers[0][0]["heads"],
         intermediate_size=layers[0][1]["hidden"],
-        max_position_embeddings=config.context_length,
+        max_position_embeddings=_max_positions(config),
         rope_parameters=_rope_parameters(config, family),
         tie_word_embeddings=config.tie_embeddings,
         bos_token_id=config.bos,
@@ -185,16 +182,24 @@ def _state(config: ModelConfig, family: Family, model: nn.Module) -> dict[str, T
 def _rope_parameters(config: ModelConfig, family: Family) -> dict[str, Any]:
     """Our position options in transformers' words."""
     position = config.position
-    if position is None or position.kind not in ("rope", "yarn"):
-        found = None if position is None else position.kind
-        raise _none(config, f"expected position encoding rope or yarn, found {found}")
-    options = {k: v for k, v in position.options.items() if v is not None}
-    if options.pop("layout", "half") != "half":
+    settings = None if position is None else rope_settings(position)
+    if position is None or settings is None:
+        found = None if position is None else f"'{position.kind}' {position.options}"
+        raise _none(
+            config,
+            f"expected one of the rope types {', '.join(TYPES)} and its options, found {found}",
+        )
+    if position.options.get("layout", "half") != "half":
         raise _none(config, "transformers has the rotary layout 'half' only")
-    part = _part(config, family, options.pop("rotary_dim", None))
-    kind = "default" if position.kind == "rope" else "yarn"
-    named = {ROPE_NAMES.get(key, key): value for key, value in options.items()}
-    return {"rope_type": kind, "rope_theta": 10000.0, **named, **part}
+    return {**settings, **_part(config, family, position.options.get("rotary_dim"))}
+
+
+def _max_positions(config: ModelConfig) -> int:
+    """What transformers calls so: the original length where the scale follows the length."""
+    position = config.position
+    if position is not None and position.kind == "dynamic-ntk":
+        return int(position.options["original_context_length"])
+    return config.context_length
 
 
 def _part(config: ModelConfig, family: Family, rotary_dim: int | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from seqmix_checkpoints.layouts import LLAMA, QWEN2, QWEN3, Family
 
 __all__ = ["Metadata", "config_of", "family_of"]
 
+SCALINGS = ("none", "linear", "yarn", "longrope")
+LISTS = ("factors_short", "factors_long")
 # Mistral files call themselves llama.
 ARCHITECTURES = {family.name: family for family in (LLAMA, QWEN2, QWEN3)}
 
@@ -76,15 +78,20 @@ def family_of(header: GGUFHeader) -> Family:
     )
 
 
-def config_of(header: GGUFHeader, meta: Metadata) -> ModelConfig:
-    """The configuration of a file; CheckpointError for what is wrong or not supported."""
+def config_of(
+    header: GGUFHeader, meta: Metadata, lists: Callable[[str], list[float] | None]
+) -> ModelConfig:
+    """The configuration of a file; CheckpointError for what is wrong or not supported.
+
+    ``lists`` gives the numbers of a small tensor by its name, None when there is no such tensor.
+    """
     _refuse_features(header, meta)
     width, heads = meta.integer("{a}.embedding_length"), meta.integer("{a}.attention.head_count")
     head_dim = _head_dim(meta, width // heads or 1)
     layers = _layer_count(header, meta)
     embedding = header.tensors.get("token_embd.weight")
     rows = embedding.shape[0] if embedding and embedding.shape else None
-    position, context_length = _position(meta)
+    position, context_length = _position(meta, head_dim // 2, lists)
     bos, eos = (meta.get(f"tokenizer.ggml.{k}_token_id", int) for k in ("bos", "eos"))
     eot = meta.get("tokenizer.ggml.eot_token_id", int)
     sizes = DecoderSizes(
@@ -146,25 +153,32 @@ def _refuse_features(header: GGUFHeader, meta: Metadata) -> None:
             f"{header.path}: should be a whole model, found one of {parts} parts; "
             "join them with llama-gguf-split --merge"
         )
-    if "rope_freqs.weight" in header.tensors:
-        raise CheckpointError(
-            f"{header.path}: has rope_freqs.weight, the rope type 'llama3', which is not "
-            "supported; supported: default, yarn"
-        )
 
 
-def _position(meta: Metadata) -> tuple[Kind, int]:
-    """Position encoding and context length; the latter is the extended one already."""
+def _position(
+    meta: Metadata, half: int, lists: Callable[[str], list[float] | None]
+) -> tuple[Kind, int]:
+    """Position encoding and context length; the latter is the extended one already.
+
+    ``lists`` reads a tensor of divisors, one for each of ``half`` pairs, if the file has it.
+    """
     theta = meta.real("{a}.rope.freq_base", 10000.0)
     context_length = meta.integer("{a}.context_length")
     kind = meta.get("{a}.rope.scaling.type", str, _unnamed_scaling(meta))
+    original = meta.integer("{a}.rope.scaling.original_context_length", context_length)
+    if kind in ("none", "longrope") and (found := _divided(lists, kind, half, meta)):
+        found |= {"theta": theta, "original_context_length": original}
+        return Kind(kind="longrope", **found), context_length
     if kind == "none":
         return Kind(kind="rope", theta=theta), context_length
+    if kind == "linear":
+        factor = meta.real("{a}.rope.scaling.factor", meta.real("{a}.rope.scale_linear", 1.0))
+        return Kind(kind="linear", theta=theta, factor=factor), context_length
     if kind != "yarn":
         raise CheckpointError(
-            f"{meta.path}: rope scaling '{kind}' is not supported; supported: none, yarn"
+            f"{meta.path}: rope scaling '{kind}' is not supported{did_you_mean(kind, SCALINGS)}; "
+            f"supported: {', '.join(SCALINGS)}"
         )
-    original = meta.integer("{a}.rope.scaling.original_context_length", context_length)
     factor = meta.real("{a}.rope.scaling.factor", context_length / original)
     options = {}
     for ours in ("attn_factor", "beta_fast", "beta_slow"):
@@ -175,6 +189,27 @@ def _position(meta: Metadata) -> tuple[Kind, int]:
         kind="yarn", theta=theta, factor=factor, original_context_length=original, **options
     )
     return position, max(context_length, round(factor * original))
+
+
+def _divided(
+    lists: Callable[[str], list[float] | None], kind: str, half: int, meta: Metadata
+) -> dict[str, Any] | None:
+    """Divisors that the file has as tensors: one list (llama3's), or a short and a long one."""
+    found = {name: lists(f"rope_{name}.weight") for name in ("freqs", *LISTS)}
+    given = {name: values for name, values in found.items() if values is not None}
+    if not given and kind == "none":
+        return None
+    wanted = LISTS if kind == "longrope" else ("freqs",)
+    if set(given) != set(wanted) or any(len(values) != half for values in given.values()):
+        shown = {f"rope_{name}.weight": len(values) for name, values in given.items()}
+        raise CheckpointError(
+            f"{meta.path}: rope scaling '{kind}' should have "
+            f"{' and '.join(f'rope_{name}.weight' for name in wanted)} of {half} divisors, "
+            f"found {shown}"
+        )
+    short, long = (given[name] for name in (wanted * 2)[:2])
+    key = "{a}.rope.scaling.attn_factor"
+    return {"short_factor": short, "long_factor": long, "attention_factor": meta.real(key, 1.0)}
 
 
 def _unnamed_scaling(meta: Metadata) -> str:

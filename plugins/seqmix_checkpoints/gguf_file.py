@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["GGUFReader", "half_layout"]
 
 CONTROL, USER_DEFINED = 3, 4
+ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""They are part of the configuration here."""
+MOST_PAIRS = 1 << 16
 
 
 class GGUFReader(CheckpointReader):
@@ -42,13 +46,14 @@ class GGUFReader(CheckpointReader):
         header = read_header(path)
         family = family_of(header)
         meta = Metadata(header, family)
-        config = config_of(header, meta)
         tensors = {name: _tensor(header, place) for name, place in header.tensors.items()}
+        config = config_of(header, meta, partial(_numbers, tensors))
         if family is LLAMA:
             _undo_permutation(tensors, meta)
 
         def ignored(name: str) -> bool:
-            return config.tie_embeddings and name == "output.weight"
+            repeated = config.tie_embeddings and name == "output.weight"
+            return repeated or name in ROPE_TENSORS
 
         names = family.names(meta.integer("{a}.block_count"), "gguf")
         weights = renamed(path, tensors, names, expected_shapes(config, path), ignored)
@@ -71,6 +76,18 @@ def half_layout(heads: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
 
     change.__name__ = f"half_layout_{heads}"
     return change
+
+
+def _numbers(tensors: Mapping[str, FileTensor], name: str) -> list[float] | None:
+    """A small tensor as shortest decimals that mean its float32 numbers."""
+    if name not in tensors:
+        return None
+    if math.prod(tensors[name].shape) > MOST_PAIRS:
+        raise CheckpointError(
+            f"{tensors[name].path}: tensor '{name}' should have a number per rotated pair, "
+            f"found {list(tensors[name].shape)}"
+        )
+    return [float(str(value)) for value in tensors[name]().reshape(-1)]
 
 
 def _tensor(header: GGUFHeader, place: TensorPlace) -> FileTensor:

@@ -18,7 +18,7 @@ from seqmix.ops.rotary import rotary
 from seqmix.position import PositionEncoding
 from seqmix_rope.scaling import Frequencies, rope_frequencies
 
-__all__ = ["Rope", "RopeConfig"]
+__all__ = ["Rope", "RopeConfig", "rotary_tables"]
 
 
 class RopeConfig(Strict):
@@ -57,26 +57,36 @@ class Rope(PositionEncoding):
             )
         self.table_dtype = torch.float32
 
-    def frequencies(self) -> Frequencies:
-        """Radians per token of each pair, and the factor on cos and sin."""
+    @property
+    def interleaved(self) -> bool:
+        """Whether neighbouring entries form a pair."""
+        return self.config.layout == "interleaved"
+
+    def frequencies(self, length: int = 1) -> Frequencies:
+        """Radians per token of each pair, and the factor on cos and sin, for so many tokens."""
         return rope_frequencies(self.rotary_dim, self.config.theta)
 
     def tables(self, positions: Tensor, context_length: Tensor) -> tuple[Tensor, ...]:
         """``(cos, sin)``, each ``[B, S, R/2]``, for int64 positions ``[B, S]``; -1 counts as 0."""
-        frequencies = self.frequencies()
+        found = self.frequencies()
         inv_freq = torch.tensor(
-            frequencies.inv_freq.tolist(), dtype=torch.float64, device=positions.device
+            found.inv_freq.tolist(), dtype=torch.float64, device=positions.device
         )
-        angles = positions.clamp(min=0).to(torch.float64).unsqueeze(-1) * inv_freq
-        cos, sin = torch.cos(angles), torch.sin(angles)
-        if (factor := frequencies.attention_factor) != 1.0:
-            cos, sin = cos * factor, sin * factor
-        return cos.to(self.table_dtype), sin.to(self.table_dtype)
+        return rotary_tables(positions, inv_freq, found.attention_factor, self.table_dtype)
 
     def rotate_by(self, x: Tensor, tables: tuple[Tensor, ...], role: str) -> Tensor:
         """Turn the pairs of ``x [B, H, S, K]``; queries and keys alike."""
         cos, sin = tables
-        return rotary(x, cos, sin, interleaved=self.config.layout == "interleaved")
+        return rotary(x, cos, sin, interleaved=self.interleaved)
+
+    def logit_scale(self, context_length: Tensor) -> Tensor | float:
+        """The factor on the whole logit that the scaling asks for, mostly 1."""
+        return self.frequencies().logit_factor
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        """Both layouts, one of them for a part of the head."""
+        return [{"theta": 100.0}, {"theta": 100.0, "rotary_dim": 4, "layout": "interleaved"}]
 
     def _apply(self, fn: Callable[[Tensor], Any], recurse: bool = True) -> Self:
         """Follow the model's conversion to or from float64; narrower types keep float32 tables."""
@@ -84,3 +94,17 @@ class Rope(PositionEncoding):
         converted = fn(torch.zeros((), dtype=self.table_dtype)).dtype
         self.table_dtype = torch.float64 if converted == torch.float64 else torch.float32
         return self
+
+
+def rotary_tables(
+    positions: Tensor, inv_freq: Tensor, factor: Tensor | float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """``factor`` times cos and sin of positions ``[B, S]`` times ``inv_freq [.., R/2]``.
+
+    Angles and functions are float64, ``dtype`` is that of the result; positions of -1 count as 0.
+    """
+    angles = positions.clamp(min=0).to(torch.float64).unsqueeze(-1) * inv_freq
+    cos, sin = torch.cos(angles), torch.sin(angles)
+    if isinstance(factor, Tensor) or factor != 1.0:
+        cos, sin = cos * factor, sin * factor
+    return cos.to(dtype), sin.to(dtype)

@@ -114,12 +114,14 @@ def write_gguf(
     weights: dict[str, torch.Tensor],
     yarn: bool = False,
     pre: str = "smollm",
-    metadata: dict[str, float] | None = None,
+    metadata: dict[str, Any] | None = None,
     architecture: str = "llama",
+    names: tuple[str, ...] = (),
 ) -> Path:
     """A GGUF file of the same model, with a byte-level tokenizer of 37 tokens.
 
-    As its converter does it, queries and keys are permuted where the architecture is llama.
+    As its converter does it, queries and keys are permuted where the architecture is llama. Weights
+    among ``names`` are called there what they are called here.
     """
     gguf = pytest.importorskip("gguf", reason="GGUF files need the package gguf")
     writer = gguf.GGUFWriter(path, architecture)
@@ -141,13 +143,14 @@ def write_gguf(
         writer.add_rope_scaling_factor(2.0)
         writer.add_rope_scaling_orig_ctx_len(64)
     for key, value in (metadata or {}).items():
-        (writer.add_float32 if isinstance(value, float) else writer.add_uint16)(key, value)
+        kinds = {float: writer.add_float32, str: writer.add_string}
+        kinds.get(type(value), writer.add_uint16)(key, value)
     add_tokenizer(writer, pre)
     for name, tensor in weights.items():
         heads = {"q_proj": 3, "k_proj": 1}.get(name.split(".")[-2], 0)
         permuted = heads and architecture == "llama"
         array = interleave(tensor, heads) if permuted else tensor.numpy()
-        writer.add_tensor(gguf_name(name), array)
+        writer.add_tensor(name if name in names else gguf_name(name), array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -128,7 +128,7 @@ def test_activations(name: str, ours: str) -> None:
         ({**QWEN, "model_type": "qwen4"}, "'qwen4' is not supported; did you mean 'qwen"),
         ({**QWEN, "model_type": "gemma3"}, "supported: llama, mistral, qwen2, qwen3, gpt_neox"),
         ({**QWEN, "model_type": "qwen2_moe"}, "'qwen2_moe' is not supported"),
-        ({**QWEN, "rope_parameters": {"rope_type": "longrope"}}, "'longrope' is not supported"),
+        ({**QWEN, "rope_parameters": {"rope_type": "longrope"}}, "needs 'short_factor'"),
         ({**QWEN, "partial_rotary_factor": 0.5}, "partial_rotary_factor should be 1"),
         ({**QWEN, "hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({**QWEN, "layer_types": ["full_attention"]}, "layer_types should have 4 entries"),

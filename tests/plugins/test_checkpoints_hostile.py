@@ -84,8 +84,10 @@ def test_an_original_length_beside_the_rope_settings_wins(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("key", ["llama.rope.scaling.factor", "llama.rope.scale_linear"])
 def test_a_factor_without_a_type_is_linear_and_never_ignored(tmp_path: Path, key: str) -> None:
-    with pytest.raises(CheckpointError, match="'linear' is not supported"):
-        resolve(write_gguf(tmp_path / "x.gguf", foreign_weights(), metadata={key: 4.0}))
+    path = write_gguf(tmp_path / "x.gguf", foreign_weights(), metadata={key: 4.0})
+    position = resolve(path).config.position
+    assert position is not None
+    assert (position.kind, position.options["factor"]) == ("linear", 4.0)
     path = write_gguf(tmp_path / "y.gguf", foreign_weights(), metadata={key: 1.0})
     position = resolve(path).config.position
     assert position is not None

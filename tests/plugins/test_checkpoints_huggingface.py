@@ -71,7 +71,9 @@ def test_old_and_new_spellings_mean_the_same(tmp_path: Path) -> None:
 
 def test_an_explicit_factor_wins_and_a_missing_one_is_the_ratio(tmp_path: Path) -> None:
     rope = {**YARN, "factor": 3.0, "truncate": False, "attn_factor": 0.9}
-    position = resolve(write_folder(tmp_path / "a", rope_parameters=rope)).config.position
+    folder = write_folder(tmp_path / "a", rope_parameters=rope)
+    with pytest.warns(UserWarning, match=r"factor is 3, but .* 64 / 16 = 4; the factor is taken"):
+        position = resolve(folder).config.position
     assert position is not None
     assert position.options["factor"] == 3.0
     assert position.options["truncate"] is False

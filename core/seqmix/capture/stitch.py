@@ -26,7 +26,7 @@ from seqmix_ir.types import Loc
 __all__ = ["Place", "Plan", "Reduced", "Stitcher", "plan_of"]
 
 # What a context computes at its first use, from nothing but the arguments of the call.
-_LAZY = frozenset({"_order", "_tables"})
+_LAZY = frozenset({"_order", "_padded", "_tables"})
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ __all__ = ["check_subject"]
 def check_subject(subject: str, backends: list[str] | None, full: bool, as_json: bool) -> int:
     """Print the report; 0 if all is well, else 1.
 
-    ``subject`` is the name of a mixer, else of an op, else "all", else a model; where a mixer and
-    an op have one name, ``op:NAME`` is the op.
+    ``subject`` is the name of a mixer, else of an op, else of a position encoding, else "all", else
+    a model; ``op:NAME`` and ``position:NAME`` say which of several things of one name is meant.
     """
     for name in backends or ():
         check_backend_name(name)
@@ -40,16 +40,21 @@ def check_subject(subject: str, backends: list[str] | None, full: bool, as_json:
 
 
 def _report(subject: str, backends: list[str] | None, full: bool) -> CheckReport | Overview:
-    from seqmix.testing import check_all, check_mixer, check_op
+    from seqmix.testing import check_all, check_mixer, check_op, check_position
 
     profile = "full" if full else "quick"
     kind, _, name = subject.rpartition(":")
+    if kind == "position":
+        with progress(f"checking position encoding {name}"):
+            return check_position(name, profile=profile, backends=backends)
     if kind != "op" and subject in registry.names("mixers"):
         with progress(f"checking mixer {subject}"):
             return check_mixer(subject, profile=profile, backends=backends)
     if kind == "op" or subject in registry.op_table().names():
         with progress(f"checking op {name}"):
             return check_op(name, profile, backends)
+    if subject in registry.names("positions"):
+        return _report(f"position:{subject}", backends, full)
     if subject == "all":
         with progress("checking every mixer and op"):
             return check_all(profile, backends)
@@ -61,7 +66,11 @@ def _checkpoint(subject: str) -> Checkpoint:
     try:
         return load_checkpoint(subject, None)
     except CheckpointError as error:
-        known = {"mixer": registry.names("mixers"), "op": registry.op_table().names()}
+        known = {
+            "mixer": registry.names("mixers"),
+            "op": registry.op_table().names(),
+            "position encoding": registry.names("positions"),
+        }
         for kind, names in known.items():
             if near := did_you_mean(subject, names):
                 text = f"no {kind} '{subject}'{near}; and no model: {error}"

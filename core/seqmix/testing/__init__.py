@@ -15,6 +15,7 @@ from seqmix.testing.everything import check_all
 from seqmix.testing.mixers import check_mixer
 from seqmix.testing.models import check_model
 from seqmix.testing.ops import check_op
+from seqmix.testing.positions import check_position
 from seqmix.testing.report import CheckReport, Overview, Row
 from seqmix.testing.tolerances import TOLERANCES
 
@@ -27,4 +28,5 @@ __all__ = [
     "check_mixer",
     "check_model",
     "check_op",
+    "check_position",
 ]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from seqmix.backend import Executable
 from seqmix.model import Model, flatten_states, initial_states, unflatten_states
+from seqmix.prompts import learned_positions
 from seqmix.testing.inputs import distance
 from seqmix.testing.report import CheckReport, Row
 from seqmix.testing.tolerances import MODEL_TOLERANCES
@@ -29,9 +30,13 @@ def check_model(
     """Compare logits and states of compiled models with torch, or with ``judge`` when given.
 
     Each length is a prefill, and a prefill after ``past`` tokens; a length of 1 is a step. ``ids``
-    (int64 ``[B, at least past + max(lengths)]``) is what is read, by default random tokens.
+    (int64 ``[B, at least past + max(lengths)]``) is what is read, by default random tokens. A model
+    with learned positions is compared within them.
     """
     report = CheckReport(f"model '{model.config.name}'")
+    if (known := learned_positions(model.config)) is not None:
+        past = min(past, known // 2)
+        lengths = sorted({min(length, known - past) for length in lengths})
     if ids is None:
         size = (batch, past + max(lengths))
         generator = torch.Generator().manual_seed(0)
