@@ -9,18 +9,11 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    PositiveInt,
-    Tag,
-    ValidationError,
-)
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
+from seqmix.blocks import STEP_FORMS, BlockConfig, Kind, Replacement, Step, Strict, spread_places
 from seqmix.errors import ConfigError, did_you_mean
 
 __all__ = [
@@ -29,33 +22,18 @@ __all__ = [
     "Kind",
     "ModelConfig",
     "NormConfig",
+    "Replacement",
+    "Step",
     "Strict",
     "build_config",
     "read_config",
+    "spread_places",
 ]
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 INIT_STD = 0.02
 """Standard deviation of a fresh weight matrix, where nothing else is asked for."""
-
-
-class Strict(BaseModel):
-    """Base of every configuration schema: frozen, and no unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Kind(BaseModel):
-    """A plugin by name with its options, flat: ``{"kind": "attention", "heads": 9}``."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    kind: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Everything but the kind, unchecked; :func:`build_config` checks it."""
-        return dict(self.model_extra or {})
 
 
 class NormConfig(Strict):
@@ -65,27 +43,6 @@ class NormConfig(Strict):
     eps: float = Field(default=1e-5, gt=0)
     bias: bool = True
     """Whether a layer norm has a bias; an RMS norm never has one."""
-
-
-def _step_form(step: Any) -> str:
-    return "parallel" if isinstance(step, list | tuple) else "branch"
-
-
-# Told apart by hand, so that an error speaks of the form that was written and not of both.
-Step: TypeAlias = Annotated[
-    Annotated[Kind, Tag("branch")] | Annotated[list[Kind], Field(min_length=1), Tag("parallel")],
-    Discriminator(_step_form),
-]
-
-
-class BlockConfig(Strict):
-    """Residual steps in order, the whole list ``repeat`` times.
-
-    A step is one branch, or a list of branches that run in parallel on the same input.
-    """
-
-    repeat: PositiveInt = 1
-    steps: list[Step] = Field(min_length=1)
 
 
 class ModelConfig(Strict):
@@ -99,7 +56,7 @@ class ModelConfig(Strict):
     norm: NormConfig = NormConfig()
     position: Kind | None = None
     head_dim: PositiveInt | None = None
-    """Size of the vectors that the position encoding rotates; needed with ``position``."""
+    """Size of the vectors that the position encoding rotates; needed with one that rotates."""
     tie_embeddings: bool = False
     logit_soft_cap: float = Field(default=0, ge=0)
     """Logits become ``cap * tanh(logits / cap)``, so that none exceeds it; 0 for no cap."""
@@ -107,16 +64,11 @@ class ModelConfig(Strict):
     """Standard deviation of fresh embeddings and of a fresh head."""
     dtype: Literal["f32", "bf16", "f16", "f64"] = "f32"
     bos: int | None = None
-    eos: list[int] = []
+    eos: list[int] = Field(default_factory=list)
 
     def steps(self) -> list[list[Kind]]:
         """Every residual step in order, each as its list of parallel branches."""
-        return [
-            step if isinstance(step, list) else [step]
-            for block in self.blocks
-            for _ in range(block.repeat)
-            for step in block.steps
-        ]
+        return [step for block in self.blocks for layer in block.layers() for step in layer]
 
     def branches(self) -> list[Kind]:
         """Every branch in order."""
@@ -158,7 +110,7 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def _explain(schema: type[BaseModel], problem: Any) -> str:
-    loc = tuple(part for part in problem["loc"] if part not in ("branch", "parallel"))
+    loc = tuple(part for part in problem["loc"] if part not in STEP_FORMS)
     place = ".".join(map(str, loc)) or "configuration"
     if problem["type"] == "missing":
         return f"'{place}' is missing"

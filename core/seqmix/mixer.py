@@ -46,3 +46,12 @@ class SequenceMixer(nn.Module, ABC):
     @abstractmethod
     def flops(self, batch_size: int, seq_len: int) -> int:
         """Multiply-adds times two of one forward over ``seq_len`` tokens from an empty state."""
+
+    def step_flops(self, batch_size: int, past: int) -> int:
+        """Multiply-adds times two of one more token after ``past`` tokens, as decoding does it.
+
+        By default what that token adds to a forward over all. That is right wherever a forward
+        does for each token what a step does; a forward by transforms does not, and says otherwise.
+        """
+        before = self.flops(batch_size, past) if past else 0
+        return self.flops(batch_size, past + 1) - before

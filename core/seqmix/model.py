@@ -98,12 +98,14 @@ class Model(nn.Module):
         positions: Tensor,
         states: Sequence[State] | None = None,
         logits_to_keep: int = 0,
+        aux_losses: list[Tensor] | None = None,
     ) -> tuple[Tensor, States]:
         """Logits ``[B, S, V]`` of int64 ``input_ids [B, S]``, and the states after them.
 
         ``positions`` is int64 ``[B, S]``, -1 at padding. ``states`` has one state per stateful
         branch; None starts from nothing. ``logits_to_keep`` asks for the last logits only, 0 for
-        all. Raises ConfigError when an argument does not fit.
+        all. ``aux_losses`` gets the scalars that mixers want added to the loss in training, such as
+        the sparsity of a learned selection. Raises ConfigError when an argument does not fit.
         """
         if states is None:
             states = unflatten_states(self, initial_states(self, input_ids.shape[0]))
@@ -122,6 +124,8 @@ class Model(nn.Module):
                 if layer is not None:
                     after.append(state)
             x = total
+        if aux_losses is not None:
+            aux_losses.extend(ctx.aux_losses)
         return self.logits(x, logits_to_keep), after
 
     def embedded(self, input_ids: Tensor, positions: Tensor) -> tuple[Tensor, Context]:
@@ -157,6 +161,11 @@ class Model(nn.Module):
         """Multiply-adds times two of one forward: the mixers and the head; norms do not count."""
         head = 2 * batch_size * seq_len * self.embed.weight.numel()
         return head + sum(b.mixer.flops(batch_size, seq_len) for b in self.branches())
+
+    def step_flops(self, batch_size: int, past: int) -> int:
+        """:meth:`flops` of one more token after ``past`` tokens, as decoding does it."""
+        head = 2 * batch_size * self.embed.weight.numel()
+        return head + sum(b.mixer.step_flops(batch_size, past) for b in self.branches())
 
     def parameter_count(self) -> int:
         """The number of weights, tied ones once."""
@@ -257,29 +266,43 @@ def _build_steps(config: ModelConfig) -> list[Step]:
 
 
 def _build_mixer(config: ModelConfig, kind: Kind) -> SequenceMixer:
-    if config.position is not None and config.head_dim is None:
-        raise ConfigError(
-            f"model '{config.name}': position encoding '{config.position.kind}' needs 'head_dim', "
-            "the size of the vectors that it rotates; set it next to 'position'"
-        )
+    turned = _turned_size(config)
     cls = cast(type[SequenceMixer], registry.get("mixers", kind.kind))
     options = build_config(cls.Config, kind.options, f"mixer '{kind.kind}'")
     mixer = cls(options, config.width)
-    rotated = getattr(mixer, "head_dim", config.head_dim)
-    if config.position is not None and rotated != config.head_dim:
+    own = getattr(mixer, "head_dim", turned)
+    if config.position is not None and turned is not None and own != turned:
         raise ConfigError(
-            f"mixer '{kind.kind}' has head_dim {rotated}, but position encoding "
-            f"'{config.position.kind}' is built for head_dim {config.head_dim}; make them equal"
+            f"mixer '{kind.kind}' has head_dim {own}, but position encoding "
+            f"'{config.position.kind}' is built for head_dim {turned}; make them equal"
         )
     return mixer
 
 
+def _turned_size(config: ModelConfig) -> int | None:
+    """The size of the vectors that the position encoding rotates; None where nothing is rotated."""
+    if config.position is None or _position_class(config.position).built_for == "width":
+        return None
+    if config.head_dim is None:
+        raise ConfigError(
+            f"model '{config.name}': position encoding '{config.position.kind}' needs 'head_dim', "
+            "the size of the vectors that it rotates; set it next to 'position'"
+        )
+    return config.head_dim
+
+
 def _build_position(config: ModelConfig) -> PositionEncoding | None:
-    """The encoding, always in real memory: its tables are computed, not read from a checkpoint."""
+    """The encoding; one that rotates has tables that are computed, always in real memory."""
     if config.position is None:
         return None
-    kind = config.position.kind
-    cls = cast(type[PositionEncoding], registry.get("positions", kind))
-    options = build_config(cls.Config, config.position.options, f"position encoding '{kind}'")
+    kind = config.position
+    cls = _position_class(kind)
+    options = build_config(cls.Config, kind.options, f"position encoding '{kind.kind}'")
+    if cls.built_for == "width":
+        return cls(options, width=config.width)
     with torch.device("cpu"):
         return cls(options, head_dim=config.head_dim)
+
+
+def _position_class(kind: Kind) -> type[PositionEncoding]:
+    return cast(type[PositionEncoding], registry.get("positions", kind.kind))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seqmix.dtypes import dtype_name
 from seqmix.errors import ConfigError, did_you_mean
+from seqmix.flops import flop_formula
 from seqmix.op import op
 from seqmix_ir.builder import infer_types
 from seqmix_ir.dims import ceildiv
@@ -185,6 +186,13 @@ def _backward(
 def _chunk_states(defn: Mlstm, q: TensorType, *rest: TensorType) -> TensorType:
     N, state = ceildiv(q.shape[2], defn.chunk), rest[4]
     return TensorType(wider_dtype(q.dtype), (N - 1, *state.shape))
+
+
+@flop_formula("xlstm_mlstm")
+def _flops(q: tuple[int, ...], k: object, v: tuple[int, ...], *_: object, **more: object) -> int:
+    """Each token adds to the memory, one column wider than its value, and reads it."""
+    B, H, S, K = q
+    return 2 * 2 * B * H * S * K * (v[3] + 1)
 
 
 _MLSTM = op(

@@ -55,7 +55,7 @@ def test_help_and_version(capsys: Capture) -> None:
         (["run", "m", "--prompt", "p", "-b", "reverence"], "no backend 'reverence'"),
         (["check", "mlp", "-b", "reverence"], "no backend 'reverence'"),
         (["info", "no/such/model"], "'no/such/model' is no checkpoint"),
-        (["check", "atention"], "no mixer 'atention'; did you mean 'attention'?; and no model"),
+        (["check", "atention"], "no mixer 'atention'; did you mean 'attention' or 'retention'?"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(

@@ -158,7 +158,9 @@ def test_a_class_must_call_itself_what_its_entry_point_does() -> None:
 def test_unknown_names_and_kinds() -> None:
     text = message("mixers", "atention")
     assert text.startswith("no mixer 'atention'; did you mean 'attention'")
-    assert "installed: attention, gain, mlp, mlstm, mlstm_up, no_mixer, slstm, swiglu" in text
+    installed = registry.names("mixers")
+    assert {"attention", "gain", "mlp", "no_mixer"} <= set(installed)
+    assert f"installed: {', '.join(installed)}" in text
     with pytest.raises(PluginError, match="no kind 'mixer'; did you mean 'mixers'"):
         registry.names("mixer")
 

@@ -22,7 +22,9 @@ app = typer.Typer(
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="What to load.")]
 BackendName = Annotated[str, typer.Option("--backend", "-b", help="A backend, or auto.")]
-Rope = Annotated[str | None, typer.Option(help="Extend the context: KIND:FACTOR, such as yarn:2.")]
+Rope = Annotated[
+    str | None, typer.Option(help="Extend the context: yarn:2, ntk:4, .. or dynamic-yarn.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -58,11 +60,26 @@ def backends(json: Json = False) -> None:
 
 
 @app.command()
-def info(model: Model, rope: Rope = None, json: Json = False) -> None:
-    """Describe a model: layers, parameters, context, bytes of its state."""
+def info(
+    subject: Annotated[str, typer.Argument(metavar="MODEL|MIXER", help="What to describe.")],
+    seq_len: Annotated[
+        int | None, typer.Option(min=1, help="Tokens to cost; by default a model's context.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences to cost.")] = 1,
+    width: Annotated[
+        int | None, typer.Option(min=1, help="Of a mixer: the model's width; by default 768.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Of a mixer; repeat for more."),
+    ] = None,
+    rope: Rope = None,
+    json: Json = False,
+) -> None:
+    """Describe a model or a mixer: parameters, operations, bytes of its state."""
     from seqmix.cli.info import describe
 
-    describe(model, rope, json)
+    describe(subject, rope, batch, seq_len, width, option or (), json)
 
 
 @app.command()
