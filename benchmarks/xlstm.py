@@ -3,14 +3,16 @@
 Every figure is the median of turns that all contestants take in one run. Two floors are measured
 in the same turns: for a prompt, the matrix products of all weights alone, in torch; for one token,
 ONNX Runtime multiplying [1, K] by [K, N] over the same weights. The peers are the PyPI packages
-``xlstm`` and ``mlstm_kernels``; without them their rows are missing.
+``xlstm`` and ``mlstm_kernels``, and what torch exports of one step of theirs (``onnxscript``);
+without these their rows are missing.
 
-    python benchmarks/xlstm.py [--rounds 5] [--length 2048] [--steps 64] [--out benchmarks/results]
+    python benchmarks/xlstm.py [--rounds 5] [--cases "large decode" ..] [--out benchmarks/results]
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import statistics
 from collections.abc import Callable
@@ -30,6 +32,8 @@ from seqmix_xlstm.families import xlstm_block_stack_config, xlstm_large_config
 
 WIDTH, BLOCKS, HEADS, VOCAB = 512, 6, 4, 256
 Work = Callable[[], Any]
+Prepare = Callable[[Model, Any, argparse.Namespace], dict[str, Work]]
+CASES = ("large prefill", "large decode", "slstm prefill", "slstm decode", "slstm training")
 
 
 def main() -> None:
@@ -37,17 +41,17 @@ def main() -> None:
     args = parse_arguments()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    rows: list[dict[str, str]] = []
+    cases: dict[str, tuple[Prepare, int]] = {
+        "prefill": (prefill, args.length),
+        "decode": (decode, args.steps),
+        "training": (training, args.train_length),
+    }
     for name, model, peer in families():
-        cases = {
-            "prefill": (prefill(model, peer, args), args.rounds, args.length),
-            "decode": (decode(model, peer, args), args.rounds, args.steps),
-        }
-        if name != "large":
-            cases["training"] = (training(model, peer, args), args.rounds, args.train_length)
-        for phase, (contestants, rounds, tokens) in cases.items():
-            rows += measured(f"{name} {phase}", contestants, rounds, tokens)
-            write(rows, args.out / "xlstm.csv")
+        for phase, (prepare, tokens) in cases.items():
+            case = f"{name} {phase}"
+            if case in args.cases:
+                rows = measured(case, prepare(model, peer, args), args.rounds, tokens)
+                replace_rows(case, rows, args.out / "xlstm.csv")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -60,6 +64,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=64, help="tokens that are decoded")
     parser.add_argument("--train-length", type=int, default=512)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args()
 
@@ -110,6 +115,8 @@ def decode(model: Model, peer: Any, args: argparse.Namespace) -> dict[str, Work]
     }
     if peer is not None:
         contestants["peer"] = without_gradients(lambda: peer.decode(ids))
+        if hasattr(peer, "onnx_decode") and (step := peer.onnx_decode(args.threads)) is not None:
+            contestants["peer, exported by torch"] = lambda: step(ids)
     return contestants
 
 
@@ -144,6 +151,16 @@ def weight_products(model: Model, length: int) -> Work:
     matrices = [p.detach() for p in model.parameters() if p.dim() == 2]
     inputs = {k: torch.ones(length, k) for k in {m.shape[1] for m in matrices}}
     return lambda: [inputs[m.shape[1]] @ m.T for m in matrices]
+
+
+def replace_rows(case: str, rows: list[dict[str, str]], path: Path) -> None:
+    """Write the rows of a case in the place of those that were measured before."""
+    known: list[dict[str, str]] = []
+    if path.exists():
+        with path.open(newline="") as file:
+            known = list(csv.DictReader(file))
+    both = [row for row in known if row["case"] != case] + rows
+    write(sorted(both, key=lambda row: CASES.index(row["case"])), path)
 
 
 def without_gradients(work: Work) -> Work:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -86,6 +90,57 @@ class _Large:
         state = None
         for t in range(ids.shape[1]):
             _, state = self.model(ids[:, t : t + 1], state)
+
+    def onnx_decode(self, threads: int) -> Callable[[Tensor], None] | None:
+        """:meth:`decode` by torch's own export of one step, or None without onnxscript."""
+        if importlib.util.find_spec("onnxscript") is None:
+            print("onnxscript is not installed: no row of the peer's own export")
+            return None
+        token = torch.zeros(1, 1, dtype=torch.int64)
+        with torch.no_grad():
+            _, state = self.model(token)
+        first = [part.clone() for block in state.values() for part in block]
+        with TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            path = Path(folder) / "step.onnx"
+            exported = torch.onnx.export(
+                _Step(self.model).eval(), (token, *first), dynamo=True, verbose=False
+            )
+            exported.save(path)
+            session = quiet_session(path, threads)
+        names = [entry.name for entry in session.get_inputs()]
+
+        def decode(ids: Tensor) -> None:
+            states = [torch.zeros_like(part).numpy() for part in first]
+            for t in range(ids.shape[1]):
+                given = [ids[:, t : t + 1].numpy(), *states]
+                _, *states = session.run(None, dict(zip(names, given, strict=True)))
+
+        return decode
+
+
+class _Step(torch.nn.Module):
+    """One token with the states as arguments and results, three for each block."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, token: Tensor, *flat: Tensor) -> tuple[Tensor, ...]:
+        blocks = {i: tuple(flat[3 * i : 3 * i + 3]) for i in range(len(flat) // 3)}
+        logits, after = self.model(token, blocks)
+        return (logits, *(part for i in range(len(blocks)) for part in after[i]))
+
+
+def quiet_session(path: Path, threads: int) -> Any:
+    """A session whose threads sleep between operators, as those of all contestants do."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 class _Stack:
