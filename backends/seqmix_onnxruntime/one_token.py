@@ -22,8 +22,9 @@ SIZES = {"B": 1, "S": 1}
 
 
 def one_token(graph: Graph) -> Graph | None:
-    """The graph for :data:`SIZES`; None where it has no such sizes."""
-    if not set(SIZES) <= {info.name for info in graph.dims}:
+    """The graph for :data:`SIZES`; None where it has no such sizes, or is not for these."""
+    smallest = {info.name: info.min for info in graph.dims}
+    if any(smallest.get(name, size + 1) > size for name, size in SIZES.items()):
         return None
     step = specialise(graph, "step", SIZES)
     rules = (*TRIVIAL_RULES, *RESHAPE_RULES, step_linear_scan, pack_linear_attention)

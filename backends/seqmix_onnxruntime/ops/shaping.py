@@ -21,7 +21,8 @@ def _reshape(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
         kept = axis < len(before) and before[axis] == size and size != 0
         target.append(size if isinstance(size, int) else 0 if kept else -1)
     if target.count(-1) > 1 or (-1 in target and _may_be_empty(e, before)) or 0 in after:
-        return [e.one("Reshape", inputs[0], e.shape(after))]
+        # All sizes are said, and one that is 0 means 0, not what the input has at its axis.
+        return [e.one("Reshape", inputs[0], e.shape(after), allowzero=1)]
     return [e.one("Reshape", inputs[0], e.ints(*target))]
 
 
