@@ -15,13 +15,14 @@ SUBJECTS: dict[str, str | type[SequenceMixer]] = {
     "gated_cell": GatedCell,
     "short_conv": ShortConv,
 }
+OPTIONS = {"attention": {"heads": 6, "head_dim": 7, "kv_heads": 3, "window": 5, "qk_norm": True}}
 BACKENDS = ("torch", "reference", "onnxruntime")
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_laws_and_backends(name: str) -> None:
     pytest.importorskip("onnxruntime")
-    report = check_mixer(SUBJECTS[name], backends=BACKENDS)
+    report = check_mixer(SUBJECTS[name], OPTIONS.get(name), backends=BACKENDS)
     report.raise_for_failures()
     for backend in BACKENDS:
         details = {row.detail for row in report.rows if f"{backend} f32" in row.where}
@@ -38,6 +39,15 @@ def test_laws_at_full_length(name: str) -> None:
 
 @pytest.mark.parametrize("name", registry.names("mixers"))
 def test_every_registered_mixer(name: str) -> None:
+    first = registry.get("mixers", name).examples()[0]
+    report = check_mixer(name, first)
+    report.raise_for_failures()
+    assert not report.notes
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", registry.names("mixers"))
+def test_every_example_of_every_mixer(name: str) -> None:
     report = check_mixer(name)
     report.raise_for_failures()
     assert not report.notes
