@@ -6,6 +6,7 @@ Sizes: B batch, S sequence, D channels, H heads, V size of a head, W taps of the
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal
 
 import torch
@@ -83,11 +84,15 @@ class CausalConv(nn.Module):
 
     def forward(self, x: Tensor, tail: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """Map ``x [B, S, D]`` to the same shape, 0 at padding, and to the tail after it."""
+        run = partial(causal_conv1d, activation=self.activation)
+        if not ctx.may_be_padded:
+            y, after = run(x.transpose(1, 2), self.weight, self.bias, tail)
+            return y.transpose(1, 2), after
         # Padding moves out of the way: taps see the valid tokens alone, as if it were not there.
         joined = ctx.prepend(tail.transpose(1, 2), ctx.compact(x)).transpose(1, 2)
         kept = self.weight.shape[1] - 1
         before, tokens = joined[:, :, :kept], joined[:, :, kept:]
-        y, after = causal_conv1d(tokens, self.weight, self.bias, before, activation=self.activation)
+        y, after = run(tokens, self.weight, self.bias, before)
         return ctx.scatter_back(y.transpose(1, 2)), after
 
 

@@ -12,6 +12,7 @@ from seqmix.branches import mask_padding
 from seqmix.context import Context, valid_last
 from seqmix.ops import long_conv
 from seqmix.state import StateSpec
+from seqmix_gated_conv.turned import turned
 
 __all__ = ["convolve", "history_spec"]
 
@@ -37,11 +38,10 @@ def convolve(
     float32 beside a narrower x: sums are float32 anyway. What lies L or more tokens back, or
     before the first token, adds nothing; to reach all of a growing history L must be P + S.
 
-    Time is the inner axis of what is computed: y is a transposed view, and an x that is one, of
-    ``[B, D, S]``, is the faster.
     """
     past = history.shape[2]
-    tokens = mask_padding(x, ctx).transpose(1, 2)
+    # Transforms want time inside in memory, what stands around them the channels.
+    tokens = turned(mask_padding(x, ctx))
     joined = torch.cat([history, tokens], dim=2)
     if not ctx.may_be_padded:
         y = _run(history, tokens, filter)
@@ -54,7 +54,7 @@ def convolve(
         y = _run(joined[:, :, :past], joined[:, :, past:], filter)
         y = torch.gather(y, 2, _each(place, filter.shape[0]))
     after = joined if grows else joined[:, :, x.shape[1] :].clone()
-    return mask_padding(y.transpose(1, 2), ctx), after
+    return mask_padding(turned(y), ctx), after
 
 
 def _run(history: Tensor, tokens: Tensor, filter: Tensor) -> Tensor:

@@ -75,9 +75,7 @@ class Hyena(SequenceMixer):
     def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
         """Mix ``x [B, S, D]``."""
         streams, tail = self.short(self.input(x), state["conv"], ctx)
-        # Time is the inner axis of both convolutions, so what lies between keeps it there.
-        parts = streams.transpose(1, 2).chunk(self.config.order + 1, dim=1)
-        *gates, value = (part.transpose(1, 2) for part in parts)
+        *gates, value = streams.chunk(self.config.order + 1, dim=2)
         if self.config.gates == "safari":
             gates.reverse()
         after, filters = {"conv": tail}, self._filters(state["history"].shape[2] + x.shape[1])

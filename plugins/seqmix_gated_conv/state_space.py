@@ -32,8 +32,8 @@ class StateSpaceConfig(Strict):
     discretization: Literal["zoh", "bilinear"] = "zoh"
     initialization: Literal["lin", "inv"] = "lin"
     """S4D-Lin or S4D-Inv: how fast fresh modes turn."""
-    dt_min: float = Field(default=0.001, gt=0)
-    dt_max: float = Field(default=0.1, gt=0)
+    dt_min: float = Field(default=0.001, ge=1e-9, le=1e9)
+    dt_max: float = Field(default=0.1, ge=1e-9, le=1e9)
     """A fresh step is drawn between the two, its logarithm evenly."""
 
     @model_validator(mode="after")

@@ -81,10 +81,11 @@ def _backward(
     joined, taps = joined.to(wide), weight.to(wide)
     joined_grad = torch.zeros_like(joined)
     joined_grad[..., S:] += grads[1].to(wide)
-    weight_grad = torch.empty_like(taps)
+    weight_grad, products = torch.empty_like(taps), torch.empty_like(grad)
     for tap in range(taps.shape[1]):
         joined_grad[..., tap : tap + S].addcmul_(grad, taps[:, tap : tap + 1])
-        weight_grad[:, tap] = (grad * joined[..., tap : tap + S]).sum(dim=(0, 2))
+        torch.mul(grad, joined[..., tap : tap + S], out=products)
+        weight_grad[:, tap] = products.sum(dim=(0, 2))
     W = taps.shape[1]
     return [
         joined_grad[..., W - 1 :].to(x.dtype),

@@ -47,7 +47,9 @@ def _forward(x: Tensor, filter: Tensor, history: Tensor | None) -> Tensor:
 def _widened(x: Tensor, filter: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
     """The joined sequence ``[B, D, T]`` and the taps that can reach something, ``[D, <= T]``."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    seq = x if history is None else torch.cat([history, x], dim=-1)
+    seq = x
+    if history is not None and history.shape[2] > 0:
+        seq = torch.cat([history, x], dim=-1)
     return seq.to(wide), filter[:, : seq.shape[2]].to(wide)
 
 
@@ -95,18 +97,26 @@ def _backward(
     seq, taps = _widened(x, filter, history)
     S, T, L = x.shape[2], seq.shape[2], taps.shape[1]
     n = _fast_length(max(T, S + L - 1))
-    placed = torch.nn.functional.pad(grads[0].to(seq.dtype), (T - S, 0))
-    spectrum = torch.fft.rfft(placed, n)
+    placed = torch.nn.functional.pad(grads[0].to(seq.dtype), (T - S, n - T))
+    spectrum = torch.fft.rfft(placed)
     found: list[Tensor | None] = [None, None, None]
+    # Large tensors cost as much to get as to fill, so spectra are conjugated and multiplied where
+    # they are; the gradient's own is overwritten last.
+    if needs[1]:
+        back = torch.fft.rfft(seq, n).conj_physical_().mul_(spectrum)
+        taps_grad = torch.fft.irfft(back[0] if back.shape[0] == 1 else back.sum(0), n)
+        found[1] = _with_zeros(taps_grad[:, :L].to(filter.dtype), filter.shape[1])
     if needs[0] or needs[2]:
-        back = spectrum * torch.fft.rfft(taps, n).conj()
+        back = spectrum.mul_(torch.fft.rfft(taps, n).conj_physical_())
         seq_grad = torch.fft.irfft(back, n)[..., :T].to(x.dtype)
         found[0], found[2] = seq_grad[..., T - S :], seq_grad[..., : T - S]
-    if needs[1]:
-        back = (spectrum * torch.fft.rfft(seq, n).conj()).sum(0)
-        taps_grad = torch.fft.irfft(back, n)[:, :L].to(filter.dtype)
-        found[1] = torch.nn.functional.pad(taps_grad, (0, filter.shape[1] - L))
     return found
+
+
+def _with_zeros(taps: Tensor, length: int) -> Tensor:
+    """``[D, L]`` with as many zeros behind as are missing."""
+    missing = length - taps.shape[1]
+    return torch.nn.functional.pad(taps, (0, missing)) if missing else taps
 
 
 _LONG_CONV = op(LongConv, eager=_forward, backward=_backward)
