@@ -7,10 +7,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from seqmix.errors import ConfigError
+from seqmix.errors import ConfigError, SeqmixError
 from seqmix.state import State, StateSpec, check_state
 
-__all__ = ["check_arguments", "check_ids"]
+__all__ = ["check_are_tensors", "check_arguments", "check_ids"]
+
+
+def check_are_tensors(error: type[SeqmixError], where: str, **arguments: object) -> None:
+    """``error``, begun by ``where``, for an argument that is no tensor."""
+    for name, given in arguments.items():
+        if not isinstance(given, Tensor):
+            raise error(f"{where}: {name} should be a tensor, found {_kind_of(given)}")
 
 
 def check_arguments(
@@ -22,15 +29,20 @@ def check_arguments(
 ) -> None:
     """ConfigError unless dtypes, ranks, sizes and states fit together; ``where`` begins it."""
     for name, tensor in (("input_ids", input_ids), ("positions", positions)):
-        if tensor.dtype != torch.int64 or tensor.ndim != 2 or tensor.shape[1] < 1:
+        if tensor.dtype != torch.int64 or tensor.ndim != 2 or 0 in tensor.shape:
             raise ConfigError(
-                f"{where}: {name} should be int64 [B, S] with S >= 1, "
+                f"{where}: {name} should be int64 [B, S] with B >= 1 and S >= 1, "
                 f"found {tensor.dtype} {list(tensor.shape)}"
             )
     if positions.shape != input_ids.shape:
         raise ConfigError(
             f"{where}: positions {list(positions.shape)} should have the shape of "
             f"input_ids {list(input_ids.shape)}"
+        )
+    if isinstance(states, Mapping):
+        raise ConfigError(
+            f"{where}: states should be a list with one mapping per layer that has a state, found "
+            "one mapping; seqmix.model.unflatten_states turns flat states into such a list"
         )
     if len(states) != len(specs):
         raise ConfigError(
@@ -52,6 +64,11 @@ def check_ids(where: str, input_ids: Tensor, vocab_size: int) -> None:
             f"{where}: input_ids should be in 0..{vocab_size - 1}, "
             f"found {low if low < 0 else high}; padding has position -1, but a valid id"
         )
+
+
+def _kind_of(given: object) -> str:
+    """What something is that is no tensor."""
+    return "None" if given is None else type(given).__name__
 
 
 def _check_common_sizes(

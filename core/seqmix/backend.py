@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from seqmix.errors import BackendError
 from seqmix_ir.graph import Module, Op
 
 if TYPE_CHECKING:
@@ -92,7 +93,17 @@ class Executable(ABC):
         states: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits ``[B, S, V]`` of int64 ``input_ids [B, S]`` and the states after them."""
+        from seqmix.arguments import check_are_tensors
+
+        where = f"compiled '{self.config.name}'"
+        check_are_tensors(BackendError, where, input_ids=input_ids, positions=positions)
         states = self.initial_state(input_ids.shape[0]) if states is None else states
+        if not isinstance(states, Mapping):
+            raise BackendError(
+                f"{where}: states should be a mapping by 'state.{{layer}}.{{key}}', as this "
+                f"returned it, found {type(states).__name__}; seqmix.model.flatten_states makes "
+                "one of the states of a torch model"
+            )
         out = self.run("forward", {"input_ids": input_ids, "positions": positions, **states})
         return out["logits"], {k: v for k, v in out.items() if k != "logits"}
 

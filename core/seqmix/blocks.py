@@ -34,9 +34,12 @@ STEP_FORMS = ("<branch>", "<parallel>")
 
 
 class Strict(BaseModel):
-    """Base of every configuration schema: frozen, and no unknown keys."""
+    """Base of every configuration schema: frozen, no unknown keys, no infinity and no NaN."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Options of plugins are written as they are, so that who reads them can say what is wrong.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
 
 class Kind(BaseModel):

@@ -50,9 +50,9 @@ def gpt_config(
     branches read the same input, each behind its own norm. ``position`` is an encoding or its name,
     or "none"; a learned table has ``context_length`` rows. ConfigError for what does not fit.
     """
-    mixers = [mixer] if isinstance(mixer, Mapping) else list(mixer)
+    mixers = _listed(name, "mixer", mixer)
+    changes = _listed(name, "replace", replace)
     _check(name, mixers, replace, layers)
-    changes = [replace] if isinstance(replace, Mapping) else list(replace)
     if len(mixers) > 1:
         changes = _in_turn(mixers, layers)
     branch = {"branch": 0} if parallel and mlp is not None else {}
@@ -118,6 +118,17 @@ def neox_config(
         name=name,
         **{**usual, **more},
     )
+
+
+def _listed(name: str, what: str, given: object) -> list[Options]:
+    """One mapping or several as a list; ConfigError for anything else."""
+    found = [given] if isinstance(given, Mapping) else given
+    if not isinstance(found, list | tuple) or not all(isinstance(one, Mapping) for one in found):
+        raise ConfigError(
+            f"model '{name}': {what} should be a mapping of options, or a list of them, "
+            f"found {given!r}"
+        )
+    return list(found)
 
 
 def _check(name: str, mixers: list[Options], replace: object, layers: int) -> None:

@@ -7,7 +7,9 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from seqmix import registry
 from seqmix.backend import Report
@@ -17,9 +19,6 @@ from seqmix_ir.dims import Dim, Size, evaluate_size, show_size, symbols_of
 from seqmix_ir.graph import Graph, Module
 from seqmix_ir.text import parse, show
 from seqmix_ir.types import FLOATS, TensorType
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = [
     "MANIFEST",
@@ -100,7 +99,7 @@ class InputCheck:
         shapes = {}
         for name, dtype, rank in self._wanted:
             tensor = inputs.get(name)
-            if tensor is None or tensor.dtype != dtype or tensor.ndim != rank:
+            if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tensor.ndim != rank:
                 return None
             shapes[name] = tensor.shape
         sizes: dict[str, int] = {}
@@ -184,6 +183,8 @@ def _refused(graph: Graph, problems: list[str]) -> BackendError:
 
 
 def _type_problems(name: str, type: TensorType, tensor: Tensor, any_float: bool) -> list[str]:
+    if not isinstance(tensor, Tensor):
+        return [f"input '{name}' should be {type}, found {tensor.__class__.__name__}"]
     found = _dtype_of(tensor)
     fits = found == type.dtype or (any_float and {found, type.dtype} <= FLOATS)
     if fits and tensor.ndim == type.rank:

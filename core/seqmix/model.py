@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqmix import registry
-from seqmix.arguments import check_arguments, check_ids
+from seqmix.arguments import check_are_tensors, check_arguments, check_ids
 from seqmix.branches import make_norm
 from seqmix.config import Kind, ModelConfig, build_config
 from seqmix.context import Context
@@ -107,10 +107,12 @@ class Model(nn.Module):
         all. ``aux_losses`` gets the scalars that mixers want added to the loss in training, such as
         the sparsity of a learned selection. Raises ConfigError when an argument does not fit.
         """
+        where, checks = f"model '{self.config.name}'", not torch.compiler.is_compiling()
+        if checks:
+            check_are_tensors(ConfigError, where, input_ids=input_ids, positions=positions)
         if states is None:
             states = unflatten_states(self, initial_states(self, input_ids.shape[0]))
-        if not torch.compiler.is_compiling():
-            where = f"model '{self.config.name}'"
+        if checks:
             check_arguments(where, self.state_specs(), input_ids, positions, states)
             check_ids(where, input_ids, self.config.vocab_size)
         x, ctx = self.embedded(input_ids, positions)

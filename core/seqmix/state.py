@@ -91,7 +91,12 @@ def check_state(specs: Mapping[str, StateSpec], state: State, batch: int, where:
             f"{where}: expected state {sorted(specs)}, found {sorted(state)}; "
             "pass the state that this model returned"
         )
+    from torch import Tensor
+
     for key, spec in specs.items():
+        if not isinstance(state[key], Tensor):
+            found = type(state[key]).__name__
+            raise ConfigError(f"{where}: state '{key}' should be a tensor, found {found}")
         actual = tuple(state[key].shape)
         wanted = [batch if a == "B" else a for a in spec.axes]
         if len(actual) != len(wanted) or any(

@@ -50,6 +50,7 @@ def xlstm_block_stack_config(
     not fit.
     """
     _check_sizes(width=width, blocks=blocks, heads=heads, round_up_to=round_up_to)
+    _check_factor(ffn_factor)
     places = slstm_places(blocks, slstm_at, ratio)
     shared = {"heads": heads, "conv_taps": conv_taps, "blocks": blocks}
     matrix = {"proj_factor": proj_factor, "round_up_to": round_up_to}
@@ -99,6 +100,7 @@ def xlstm_large_config(
     is what the model is meant for, not a limit. ConfigError for sizes that do not fit.
     """
     _check_sizes(width=width, blocks=blocks, heads=heads, ffn_round_up_to=ffn_round_up_to)
+    _check_factor(ffn_factor)
     hidden = int((width * ffn_factor + ffn_round_up_to - 1) // ffn_round_up_to) * ffn_round_up_to
     mixer = {
         "kind": "mlstm",
@@ -174,6 +176,11 @@ def _check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ConfigError(f"{name} is {size}; it must be at least 1")
+
+
+def _check_factor(ffn_factor: float) -> None:
+    if not 0 < ffn_factor < math.inf:
+        raise ConfigError(f"ffn_factor is {ffn_factor}; it must be a number above 0")
 
 
 def _model(**fields: Any) -> ModelConfig:

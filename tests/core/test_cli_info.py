@@ -80,6 +80,15 @@ def test_the_tables(capsys: Capture, path: str, monkeypatch: pytest.MonkeyPatch)
     assert "heads=2, head_dim=6" in capsys.readouterr().out
 
 
+def test_no_number_is_cut(capsys: Capture, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flops = card(capsys, "info", path)["kinds"][0]["flops of a forward"]
+    monkeypatch.setenv("COLUMNS", "40")
+    assert invoke(["info", path]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert f"{flops:,}" in out
+
+
 def test_toml(capsys: Capture, tmp_path: Path) -> None:
     file = tmp_path / "toy.toml"
     text = 'vocab_size = 5\nwidth = 4\ncontext_length = 8\nblocks = [{steps = [{kind = "mlp", '
@@ -103,6 +112,8 @@ def test_options_are_json_or_text_and_may_be_nested(capsys: Capture) -> None:
     assert card(capsys, *MIXER, *more)["options"] == "heads=2, head_dim=6, bias=true, window=4"
     relu = card(capsys, "info", "mlp", "--option", "hidden=3", "--option", "activation=relu")
     assert relu["options"] == 'hidden=3, activation="relu"'
+    assert invoke(["info", "mlp", "--option", "hidden=3", "--option", "hidden=4"]) == 2
+    assert "'hidden' has a value already" in capsys.readouterr().err
     assert invoke(["info", "mlp", "--option", "a.b=1", "--option", "hidden=3"]) == 2
     assert "unknown key 'a'" in capsys.readouterr().err
 

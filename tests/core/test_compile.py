@@ -351,6 +351,18 @@ def test_every_problem_is_listed_at_once(model: Model, program: Program) -> None
         compile(program, "torch").run("forwards", inputs)
 
 
+def test_what_is_no_tensor_is_refused(program: Program) -> None:
+    executable: Any = compile(program, "reference")
+    ids, positions = tiny.tokens(1, 2)
+    states = executable.initial_state(1)
+    with pytest.raises(BackendError, match="input_ids should be a tensor, found list"):
+        executable(ids.tolist(), positions)
+    with pytest.raises(BackendError, match=r"states should be a mapping .* found list; .*flatten"):
+        executable(ids, positions, list(states.values()))
+    with pytest.raises(BackendError, match=r"'state\.0\.key' should be f.*, found ndarray"):
+        executable(ids, positions, {**states, "state.0.key": states["state.0.key"].numpy()})
+
+
 def test_backends_are_backends() -> None:
     for name in ("reference", "torch"):
         backend = registry.get("backends", name)()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,8 @@ def broken() -> list[Any]:
         ),
         variant("number", "width: Input should be greater than 0, found -4", width=-4),
         variant("long", r"vocab_size: .*found 'x{56}\.\.\.", vocab_size="x" * 99),
+        variant("infinite", "logit_soft_cap: Input should be a finite", logit_soft_cap=math.inf),
+        variant("NaN", r"norm\.eps: Input should be a finite number", norm={"eps": math.nan}),
         variant("dtype", "dtype: Input should be 'f32', 'bf16', 'f16' or 'f64'", dtype="float"),
         pytest.param([1], "configuration: Input should be a valid dictionary", id="list"),
     ]

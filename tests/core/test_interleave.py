@@ -205,6 +205,8 @@ def test_neox_is_parallel() -> None:
     [
         ({"layers": 0}, "model 'gpt': layers = 0; expected at least 1"),
         ({"mixer": []}, "mixer is an empty list"),
+        ({"mixer": "attention"}, "mixer should be a mapping of options, .* found 'attention'"),
+        ({"replace": [None]}, r"replace should be a mapping of options, .* found \[None\]"),
         ({"mixer": [PLAIN, OTHER, PLAIN]}, "mixer lists 3 for 2 layers"),
         ({"mixer": [PLAIN, OTHER], "replace": {"by": OTHER, "count": 1}}, "replace says what"),
         ({"replace": {"by": OTHER, "count": 3}}, r"model 'gpt': .*count = 3 is above repeat = 2"),

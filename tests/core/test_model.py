@@ -184,6 +184,9 @@ def bad_arguments() -> list[Any]:
         pytest.param(ids.float(), positions, "input_ids should be int64", id="dtype"),
         pytest.param(ids[0], positions[0], r"\[B, S\]", id="rank"),
         pytest.param(ids[:, :0], positions[:, :0], "S >= 1", id="empty"),
+        pytest.param(ids[:0], positions[:0], "B >= 1", id="no row"),
+        pytest.param(ids.tolist(), positions, "input_ids should be a tensor, .*list", id="list"),
+        pytest.param(ids, None, "positions should be a tensor, found None", id="none"),
         pytest.param(ids, positions[:, :3], "shape of", id="shape"),
         pytest.param(ids + tiny.VOCAB, positions, r"0\.\.52", id="range"),
         pytest.param(ids - 99, positions, "found -", id="negative"),
@@ -208,6 +211,10 @@ def test_bad_states(model: Model) -> None:
     short = {k: v[:, :, :2] if v.ndim == 4 else v[:, :2] for k, v in states[2].items()}
     with pytest.raises(ConfigError, match=r"P is 4 in state\.0\.key, but 2 in state\.2\.key"):
         model(ids, positions, [*states[:2], short, states[3]])
+    with pytest.raises(ConfigError, match="layer 0: state 'key' should be a tensor"):
+        model(ids, positions, [{**states[0], "key": None}, *states[1:]])
+    with pytest.raises(ConfigError, match=r"states should be a list .* one mapping; .*unflat"):
+        model(ids, positions, flatten_states(model, states))
     with pytest.raises(ConfigError, match=r"missing \['state\.0\.key"):
         unflatten_states(model, {})
 

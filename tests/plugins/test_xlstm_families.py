@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,8 @@ def test_stacks_that_do_not_fit(arguments: dict, message: str) -> None:
         ({}, "qk_dim_factor * width is 12, which is no multiple of"),
         ({"heads": 3, "width": 0}, "width is 0; it must be at least 1"),
         ({"heads": 3, "logit_soft_cap": -1}, "logit_soft_cap: "),
+        ({"heads": 3, "ffn_factor": math.nan}, "ffn_factor is nan; it must be a number above 0"),
+        ({"heads": 3, "gate_soft_cap": math.inf}, "finite number, found inf"),
         ({"heads": 3, "vocab_size": 0}, "vocab_size: "),
     ],
 )

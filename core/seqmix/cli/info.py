@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from seqmix import registry
@@ -24,6 +24,8 @@ __all__ = ["card", "describe", "mixer_card"]
 _WIDTH = 768
 _SEQ_LEN = 2048
 _KINDS = "kinds"
+_WIDE = 1000
+"""Columns for tables in a file, which take no more of them than they need."""
 
 
 def describe(
@@ -52,6 +54,8 @@ def describe(
         return
     kinds = content.pop(_KINDS, [])
     console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE
     console.print(_facts(content))
     if kinds:
         console.print(_by_kind(kinds))
@@ -161,6 +165,8 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
             place = place.setdefault(name, {})
             if not isinstance(place, dict):
                 raise ConfigError(f"option '{option}': '{name}' has a value already; give one")
+        if last in place:
+            raise ConfigError(f"option '{option}': '{last}' has a value already; give one")
         place[last] = _value(text)
     return found
 
@@ -205,7 +211,9 @@ def _facts(content: dict[str, Any]) -> Table:
 def _by_kind(rows: list[dict[str, Any]]) -> Table:
     table = Table()
     for column in rows[0]:
-        table.add_column(column, justify="left" if column == "kind" else "right")
+        # A number that does not fit is broken, never cut: its last digits count too.
+        justify: JustifyMethod = "left" if column == "kind" else "right"
+        table.add_column(column, justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*map(_shown, row.values()))
     return table
