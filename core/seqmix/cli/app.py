@@ -181,3 +181,19 @@ def ir(
         print_ir(model, stage, backend, rope, locs, out)
     else:
         raise typer.Exit(write_page(model, backend, rope, html, out))
+
+
+@app.command()
+def train(
+    config: Annotated[
+        Path, typer.Argument(help="A file (.toml, .json): [model], [task], [training].")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of this training.")],
+    resume: Annotated[bool, typer.Option(help="Go on from the checkpoint in the folder.")] = True,
+    tensorboard: Annotated[bool, typer.Option(help="Write for TensorBoard too.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a model on a task or on text; the same command goes on where it was stopped."""
+    from seqmix.cli.train import train_model
+
+    raise typer.Exit(train_model(config, out, resume, tensorboard, json))

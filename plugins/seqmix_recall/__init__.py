@@ -1,0 +1,3 @@
+"""Recall from the context: synthetic tasks, and what comes of them; by name (``"mqar"``)."""
+
+__all__: list[str] = []
