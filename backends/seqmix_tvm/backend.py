@@ -1,0 +1,108 @@
+"""The tvm backend: the graph becomes Relax and TIR, and the result is one shared library."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, ClassVar
+from weakref import finalize
+
+from seqmix.backend import Availability, Backend, Executable, Program, Report
+from seqmix.config import read_config
+from seqmix.errors import BackendError
+from seqmix.interface import check_options, read_manifest, read_module
+from seqmix_ir.graph import Op
+
+__all__ = ["TvmBackend"]
+
+_OPTIONS: dict[str, type] = {"mcpu": str}
+
+PREFERENCES: Mapping[str, tuple[str, ...]] = {
+    "linear_attention": ("chunkwise",),
+    "linear_scan": ("recurrent",),
+    "long_conv": ("four_step",),
+    "selected_attention": ("gathered",),
+}
+"""Per op without a kernel: the forms in simpler ops that run fastest, best first."""
+
+_TARGETS = ("cpu",)
+
+
+class TvmBackend(Backend):
+    """Compiles for the CPU with LLVM.
+
+    Options:
+
+    - ``mcpu``: LLVM's name of the processor to compile for; by default that of this machine.
+    """
+
+    name: ClassVar[str] = "tvm"
+    version: ClassVar[str] = "1"
+    automatic: ClassVar[bool] = False
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        """The backend with its options; BackendError for unknown ones."""
+        check_options(self.name, options or {}, _OPTIONS)
+        self._options = dict(options or {})
+
+    def configured(self, options: Mapping[str, Any]) -> Backend:
+        """The backend with these options."""
+        return TvmBackend(options)
+
+    def probe(self) -> Availability:
+        """Whether the package is here, and knows LLVM."""
+        try:
+            import tvm
+        except ImportError as error:
+            return Availability((), f"{error}; pip install 'seqmix[tvm]'")
+        if not hasattr(tvm, "tirx"):
+            found = getattr(tvm, "__version__", "of another project")
+            return Availability((), f"tvm {found} has no tirx; pip install 'seqmix[tvm]'")
+        return Availability(_TARGETS)
+
+    def supports(self, op: Op, target: str) -> str | None:
+        """Whether there is a rule or a kernel for the op."""
+        from seqmix_tvm.kernels import missing_kernel
+
+        return missing_kernel(op)
+
+    def preferences(self, op: Op, target: str) -> tuple[str, ...]:
+        """The forms in simpler ops that run fastest."""
+        return PREFERENCES.get(op.name, ())
+
+    def compile(self, program: Program, target: str, options: Mapping[str, Any]) -> Executable:
+        """Compile each graph to a library in a temporary folder, and load it."""
+        from seqmix_tvm.build import build_folder
+        from seqmix_tvm.session import TvmExecutable
+
+        check_options(self.name, options, _OPTIONS)
+        self._check_target(target)
+        folder = Path(mkdtemp(prefix="seqmix-tvm-"))
+        try:
+            report = Report(self.name, target)
+            manifest = build_folder(folder, program, options.get("mcpu"), report)
+            executable = TvmExecutable(folder, program.module, program.config, report, manifest)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finalize(executable, shutil.rmtree, folder, ignore_errors=True)
+        return executable
+
+    def load(self, directory: Path) -> Executable:
+        """Load a saved folder; BackendError when it is damaged or of another version."""
+        from seqmix_tvm.folder import CONFIG, read_folder
+        from seqmix_tvm.session import TvmExecutable
+
+        report, _ = read_manifest(directory)
+        self._check_target(report.target)
+        manifest = read_folder(directory)
+        module, config = read_module(directory), read_config(directory / CONFIG)
+        return TvmExecutable(directory, module, config, report, manifest)
+
+    def _check_target(self, target: str) -> None:
+        if target not in _TARGETS:
+            raise BackendError(
+                f"backend 'tvm' has no target '{target}'; known: {', '.join(_TARGETS)}"
+            )

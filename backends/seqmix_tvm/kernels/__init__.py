@@ -1,0 +1,52 @@
+"""Kernels by the name of the op that they are built around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from seqmix_ir.graph import Op
+from seqmix_tvm.kernel import Kernel
+from seqmix_tvm.kernels import attention, norm, pointwise, product, reduction, scan, scatter
+from seqmix_tvm.plan import is_leaf
+from seqmix_tvm.rules import RULES
+
+__all__ = ["KERNELS", "missing_kernel", "write_kernel"]
+
+Write: TypeAlias = "Callable[[Kernel, Op], None]"
+
+KERNELS: Mapping[str, Write] = {
+    "argmax": reduction.argmax,
+    "attention": attention.attention,
+    "concat": pointwise.concat,
+    "cumsum": reduction.cumsum,
+    "layer_norm": norm.layer_norm,
+    "linear": product.linear,
+    "matmul": product.matmul,
+    "pad": pointwise.pad,
+    "reduce": reduction.reduce,
+    "rms_norm": norm.rms_norm,
+    "scan": scan.scan,
+    "scatter_elements": scatter.scatter_elements,
+    "softmax": norm.softmax,
+}
+
+
+def missing_kernel(op: Op) -> str | None:
+    """Why an op has neither a rule nor a kernel; None where it has."""
+    if op.name in RULES or is_leaf(op):
+        return None
+    if op.name not in KERNELS:
+        return f"the backend has no kernel for '{op.name}'"
+    return attention.missing_attention(op) if op.name == "attention" else None
+
+
+def write_kernel(kernel: Kernel) -> None:
+    """Write the loops of a group; there are none where nothing is stored."""
+    if all(0 in value.type.shape for value in kernel.group.results):
+        return
+    anchor = kernel.group.anchor
+    if anchor is None:
+        pointwise.pointwise(kernel)
+    else:
+        KERNELS[anchor.name](kernel, anchor)

@@ -1,0 +1,268 @@
+"""From a graph of the IR to a Relax function that calls one kernel per group of ops."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmix.weights import Weights
+from seqmix_ir.dims import Dim, Size, show_size
+from seqmix_ir.graph import Block, Graph, Op, Value
+from seqmix_ir.interpret import NUMPY_DTYPES
+from seqmix_ir.types import FLOATS, TensorType
+from seqmix_tvm import tvm_api as tvm
+from seqmix_tvm.frame import Frame
+from seqmix_tvm.functions import naming
+from seqmix_tvm.kernel import Kernel
+from seqmix_tvm.kernels import write_kernel
+from seqmix_tvm.kernels.product import PANEL, packed_index
+from seqmix_tvm.place import Place, Sizes, known
+from seqmix_tvm.plan import Group, hoisted, is_leaf, plan_block, with_copies
+from seqmix_tvm.rules import RULES
+from seqmix_tvm.writer import Writer
+
+__all__ = ["Lowered", "Stored", "lower_graph"]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor that the library is given beside its inputs: a weight, or a constant array.
+
+    ``packed`` says that it lies in panels, see :mod:`seqmix_tvm.kernels.product`.
+    """
+
+    name: str
+    type: TensorType
+    packed: bool = False
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The shape in which it lies in memory."""
+        if not self.packed:
+            return self.type.shape
+        N, K = (known(size) for size in self.type.shape)
+        return (-(-N // PANEL), K, PANEL)
+
+    def array(self, found: NDArray[Any]) -> NDArray[Any]:
+        """The tensor as it lies in memory."""
+        if not self.packed:
+            return np.ascontiguousarray(found)
+        panels, K, _ = (known(size) for size in self.shape)
+        full = np.zeros((panels * PANEL, K), found.dtype)
+        full[: found.shape[0]] = found
+        return np.ascontiguousarray(full.reshape(panels, PANEL, K).transpose(0, 2, 1))
+
+
+@dataclass
+class Lowered:
+    """A Relax module with the function ``main``, and what it is given beside the inputs."""
+
+    module: Any
+    stored: list[Stored]
+    constants: dict[str, NDArray[Any]]
+    kernels: Counter[str] = field(default_factory=Counter)
+
+    def arrays(self, weights: Weights) -> dict[str, NDArray[Any]]:
+        """All that the library is given, by name, as it lies in memory."""
+        return {
+            s.name: s.array(
+                self.constants[s.name] if s.name in self.constants else weights.numpy(s.name)
+            )
+            for s in self.stored
+        }
+
+
+def lower_graph(graph: Graph) -> Lowered:
+    """Write every kernel of a graph once, and the function that calls them in order."""
+    return _Lowering(graph).run()
+
+
+class _Lowering:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.block = with_copies(hoisted(graph.block))
+        self.dims = _bound_dims(graph)
+        self.relax = tvm.RelaxBuilder(self.dims)
+        self.sizes = Sizes(self.relax.dims)
+        self.least = {info.name: info.min for info in graph.dims}
+        self.values: dict[Value, Any] = {}
+        self.kernels: dict[str, Any] = {}
+        self.names: Counter[str] = Counter()
+        self.used: Counter[str] = Counter()
+        self.constants: dict[str, NDArray[Any]] = {}
+        self.stored: dict[Value, Stored] = {}
+
+    def run(self) -> Lowered:
+        packed = _packed_values(self.block)
+        leaves = [op for op in self.block.ops if is_leaf(op)]
+        for op in leaves:
+            self.stored[op.results[0]] = self._stored(op, op.results[0] in packed)
+        params = [
+            self.relax.parameter(f"arg{i}", self._type(p)) for i, p in enumerate(self.block.params)
+        ]
+        self.values.update(zip(self.block.params, params, strict=True))
+        pack = self.relax.pack("stored", [self._type(op.results[0]) for op in leaves])
+        with self.relax.function("main", [*params, pack]):
+            for place, op in enumerate(leaves):
+                self.values[op.results[0]] = self.relax.item(pack, place)
+            for group in plan_block(self.block):
+                self._call(group)
+            self.relax.finish([self.values[r] for r in self.block.results])
+        stored = list(self.stored.values())
+        return Lowered(self.relax.module(), stored, self.constants, self.used)
+
+    def _stored(self, op: Op, packed: bool) -> Stored:
+        type = op.results[0].type
+        if op.name == "weight":
+            return Stored(op.defn.attributes()["key"], type, packed)
+        name = f"constant.{len(self.constants)}"
+        self.constants[name] = np.array(
+            op.defn.attributes()["value"], NUMPY_DTYPES[type.dtype]
+        ).reshape([known(s) for s in type.shape])
+        return Stored(name, type, packed)
+
+    def _shape(self, value: Value) -> tuple[Size, ...]:
+        return self.stored[value].shape if value in self.stored else value.type.shape
+
+    def _type(self, value: Value) -> Any:
+        return self.relax.tensor_type(value.type.dtype, [self.sizes(s) for s in self._shape(value)])
+
+    def _call(self, group: Group) -> None:
+        """Call the kernel of a group; equal groups share one."""
+        key = self._key(group)
+        if key not in self.kernels:
+            name = self._name(group)
+            self.kernels[key] = (name, self.relax.kernel(self._kernel(group, name), name))
+        name, kernel = self.kernels[key]
+        self.used[name] += 1
+        arguments = [self.values[v] for v in group.inputs]
+        arguments += [self.relax.dims[d] for d in self.dims]
+        scratch = scratch_types(group)
+        types = [self._type(v) for v in group.results]
+        types += [
+            self.relax.tensor_type(t.dtype, [self.sizes(s) for s in t.shape]) for t in scratch
+        ]
+        made = self.relax.call(kernel, arguments, types)
+        self.values.update(zip(group.results, made, strict=False))
+
+    def _name(self, group: Group) -> str:
+        told = [op.name for op in group.ops if op.name not in ("constant", "reshape", "unsqueeze")]
+        stem = "_".join(told[-4:] or ["copy"]).replace(".", "_")
+        self.names[stem] += 1
+        return f"{stem}_{self.names[stem]}"
+
+    def _kernel(self, group: Group, name: str) -> Any:
+        """The kernel as a function of inputs, sizes, results and scratch memory."""
+        sizes = Sizes({d: tvm.var(d) for d in self.dims}, self.least)
+        writer = Writer()
+        ops = {r: op for op in group.ops for r in op.results}
+        frame = Frame(writer, sizes, RULES, ops)
+        params: list[Any] = []
+        for i, value in enumerate((*group.inputs, *group.results)):
+            packed = value in self.stored and self.stored[value].packed
+            params.append(_parameter(frame, f"p{i}", value, self._shape(value), packed))
+        scratch = [_buffer(frame, f"s{i}", t, t.shape) for i, t in enumerate(scratch_types(group))]
+        inputs = len(group.inputs)
+        kernel = Kernel(writer, frame, group, scratch=[place for _, place in scratch])
+        with naming(writer.bind):
+            write_kernel(kernel)
+        ordered = [*params[:inputs], *sizes.names.values(), *params[inputs:]]
+        return tvm.prim_func([*ordered, *(b for b, _ in scratch)], writer.finish(), name)
+
+    def _key(self, group: Group) -> str:
+        """Text that is equal for groups with the same kernel."""
+        numbers: dict[Value, int] = {}
+        for value in group.inputs:
+            numbers[value] = len(numbers)
+        lines = [
+            f"{v.type} {self.stored[v].packed if v in self.stored else ''}" for v in group.inputs
+        ]
+        lines += [_line(op, numbers) for op in group.ops]
+        lines.append(" ".join(str(group.ops.index(op)) for op in group.chain))
+        return "\n".join(lines)
+
+
+def _line(op: Op, numbers: dict[Value, int]) -> str:
+    """An op as text, with values by number."""
+    read = " ".join("none" if v is None else str(numbers[v]) for v in op.operands)
+    for value in op.results:
+        numbers[value] = len(numbers)
+    body = "" if op.body is None else _block_text(op.body)
+    return f"{op.defn!r} {read} {', '.join(str(v.type) for v in op.results)} {body}"
+
+
+def _block_text(block: Block) -> str:
+    numbers: dict[Value, int] = {}
+    for value in block.params:
+        numbers[value] = len(numbers)
+    lines = [str(v.type) for v in block.params]
+    lines += [_line(op, numbers) for op in block.ops]
+    return "{" + "\n".join(lines) + " ".join(str(numbers[v]) for v in block.results) + "}"
+
+
+def _parameter(
+    frame: Frame, name: str, value: Value, shape: Sequence[Size], packed: bool
+) -> tvm.Buffer:
+    made, place = _buffer(frame, name, value.type, shape)
+    if packed:
+        place = dataclasses.replace(place, where=packed_index)
+    frame.places[value] = place
+    return made
+
+
+def _buffer(
+    frame: Frame, name: str, type: TensorType, shape: Sequence[Size]
+) -> tuple[tvm.Buffer, Place]:
+    """A parameter of a kernel, and its memory as one row."""
+    sizes = frame.sizes
+    made = tvm.buffer(name, tvm.NAMES[type.dtype], [sizes(s) for s in shape])
+    # bfloat16 is read as the bits that it is.
+    dtype = "uint16" if type.dtype == "bf16" else tvm.NAMES[type.dtype]
+    view, declared = tvm.alias(f"{name}_row", dtype, sizes.product(shape), made)
+    frame.writer.emit(declared)
+    return made, Place(view, type.dtype)
+
+
+def scratch_types(group: Group) -> list[TensorType]:
+    """Tensors that a kernel needs for itself."""
+    if group.root.name != "scan":
+        return []
+    from seqmix_tvm.kernels.scan import scan_scratch
+
+    return scan_scratch(group.root)
+
+
+def _bound_dims(graph: Graph) -> list[str]:
+    """The names that are the size of some axis of an input."""
+    found: dict[str, None] = {}
+    for value in graph.inputs.values():
+        for size in value.type.shape:
+            if isinstance(size, Dim) and show_size(size).isidentifier():
+                found[show_size(size)] = None
+    return list(found)
+
+
+def _packed_values(block: Block) -> set[Value]:
+    """Leaves that some product reads as its weight, directly or as a constant of a scan."""
+    leaves = {op.results[0] for op in block.ops if is_leaf(op)}
+    found = set()
+    for op in block.ops:
+        if op.name == "linear" and op.operands[1] in leaves:
+            found.add(op.operands[1])
+        if op.body is not None:
+            inner = _linear_params(op.body)
+            outside = zip(op.body.params[-len(op.operands) :], op.operands, strict=False)
+            found |= {v for param, v in outside if param in inner and v in leaves}
+    return {v for v in found if v is not None and v.type.dtype in FLOATS}
+
+
+def _linear_params(block: Block) -> set[Value]:
+    return {
+        op.operands[1] for op in block.ops if op.name == "linear" and op.operands[1] is not None
+    }

@@ -1,0 +1,82 @@
+"""Running the library: torch tensors are passed as they are, results come back without copies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqmix.backend import Executable, Report
+from seqmix.config import ModelConfig
+from seqmix.errors import BackendError
+from seqmix.interface import check_inputs, write_manifest, write_module
+from seqmix_ir.graph import Module
+from seqmix_tvm import tvm_api as tvm
+from seqmix_tvm.folder import CONFIG, FILES, read_stored
+
+__all__ = ["TvmExecutable"]
+
+
+class TvmExecutable(Executable):
+    """A loaded folder: the library, and the weights that lie in memory as its kernels read them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        module: Module,
+        config: ModelConfig,
+        report: Report,
+        manifest: Mapping[str, Any],
+    ) -> None:
+        """Load the library and its weights; the folder must stay as long as the executable."""
+        self.folder = folder
+        self.config = config
+        self.report = report
+        self._module = module
+        self._manifest = dict(manifest)
+        stored = read_stored(folder)
+        self._entries = {
+            name: tvm.Machine(folder / entry["library"], [stored[k] for k in entry["stored"]])
+            for name, entry in self._manifest["entries"].items()
+        }
+
+    def run(self, graph: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run a graph once. Inputs are read in place where they are contiguous and on the CPU.
+
+        Raises BackendError for inputs that do not fit.
+        """
+        definition = self._module.graph(graph)
+        check_inputs(definition, inputs)
+        self._check_ids(inputs)
+        given = [inputs[name].detach().cpu().contiguous() for name in definition.inputs]
+        try:
+            results = self._entries[graph].run("main", given)
+        except Exception as error:  # TVM has many classes of errors and no common base.
+            raise BackendError(f"graph '{graph}': TVM failed: {error}") from error
+        return dict(zip(definition.outputs, results, strict=True))
+
+    def save(self, directory: Path) -> None:
+        """Copy the folder, and write what ``load`` needs beside it."""
+        directory.mkdir(parents=True, exist_ok=True)
+        if directory.resolve() != self.folder.resolve():
+            for name in FILES(self._manifest):
+                shutil.copy2(self.folder / name, directory / name)
+        write_manifest(directory, self.report, tvm=self._manifest)
+        write_module(directory, self._module)
+        (directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
+
+    def _check_ids(self, inputs: Mapping[str, Tensor]) -> None:
+        """BackendError that names an id out of range: kernels do not look."""
+        ids = inputs.get("input_ids")
+        if ids is None or not ids.numel() or "positions" not in inputs:
+            return
+        low, high = (int(x) for x in torch.aminmax(ids))
+        if low < 0 or high >= self.config.vocab_size:
+            raise BackendError(
+                f"input_ids should be in 0..{self.config.vocab_size - 1}, found "
+                f"{low if low < 0 else high}; padding has position -1, but a valid id"
+            )

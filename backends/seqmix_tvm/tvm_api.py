@@ -1,0 +1,349 @@
+"""Every name of TVM that the backend uses; the package moves, and a new version changes this file.
+
+Written for apache-tvm 0.27 (``>=0.27,<0.28``). TIR is ``tvm.tirx`` there, Relax has no struct info
+but types, and a buffer is a variable of its own. Expressions of TVM have Python's operators, but
+``==`` and ``!=``, for which there are functions here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import tvm
+import tvm_ffi
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+from tvm import relax, tirx
+from tvm.tirx.expr import FloatImm, IntImm
+
+from seqmix.errors import BackendError
+from seqmix_ir.types import DType
+
+__all__ = [
+    "NAMES",
+    "Buffer",
+    "Expr",
+    "Machine",
+    "RelaxBuilder",
+    "Stmt",
+    "Var",
+    "absolute",
+    "alias",
+    "allocate",
+    "array",
+    "bind",
+    "block",
+    "both",
+    "branch",
+    "buffer",
+    "build",
+    "call",
+    "cast",
+    "dtype_of",
+    "either",
+    "equal",
+    "extern",
+    "floating",
+    "host_cpu",
+    "integer",
+    "loop",
+    "maximum",
+    "minimum",
+    "negated",
+    "prim_func",
+    "reinterpret",
+    "select",
+    "store",
+    "tensor",
+    "to_torch",
+    "var",
+    "version",
+]
+
+Expr: TypeAlias = Any
+Stmt: TypeAlias = Any
+Var: TypeAlias = Any
+Buffer: TypeAlias = Any
+
+NAMES: dict[DType, str] = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "i64": "int64",
+    "i32": "int32",
+    "i8": "int8",
+    "u8": "uint8",
+    "bool": "bool",
+}
+"""TVM's names of the element types."""
+
+_ALIGNMENT = 64
+
+_KINDS = {
+    "serial": tirx.ForKind.SERIAL,
+    "parallel": tirx.ForKind.PARALLEL,
+    "vectorized": tirx.ForKind.VECTORIZED,
+    "unrolled": tirx.ForKind.UNROLLED,
+}
+
+
+def version() -> str:
+    """The version of TVM that is installed."""
+    return str(tvm.__version__)
+
+
+def integer(value: int, dtype: str = "int64") -> Expr:
+    """An integer; of dtype ``bool`` too."""
+    return IntImm(dtype, int(value))
+
+
+def floating(value: float, dtype: str = "float32") -> Expr:
+    """A float, infinities and NaN included."""
+    if value != value:
+        raise BackendError("NaN is written as a pattern of bits; use reinterpret")
+    return FloatImm(dtype, float(value))
+
+
+def var(name: str, dtype: str = "int64") -> Var:
+    """A fresh variable."""
+    return tirx.Var(name, dtype)
+
+
+def cast(dtype: str, value: Expr) -> Expr:
+    """A number in another type; the value itself where it has it."""
+    return value if dtype_of(value) == dtype else tirx.Cast(dtype, value)
+
+
+def dtype_of(value: Expr) -> str:
+    """TVM's name of the type of an expression."""
+    return str(value.ty)
+
+
+def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    """One of two values, both of which are computed."""
+    return tirx.Select(condition, yes, no)
+
+
+def equal(x: Expr, y: Expr) -> Expr:
+    """``x == y``."""
+    return tirx.EQ(x, y)
+
+
+def both(x: Expr, y: Expr) -> Expr:
+    """The conjunction of two bools, both of which are computed."""
+    return tirx.And(x, y)
+
+
+def either(x: Expr, y: Expr) -> Expr:
+    """The disjunction of two bools, both of which are computed."""
+    return tirx.Or(x, y)
+
+
+def negated(x: Expr) -> Expr:
+    """Logical negation."""
+    return tirx.Not(x)
+
+
+def maximum(x: Expr, y: Expr) -> Expr:
+    """The larger of two numbers; what NaN gives is not said."""
+    return tirx.Max(x, y)
+
+
+def minimum(x: Expr, y: Expr) -> Expr:
+    """The smaller of two numbers; what NaN gives is not said."""
+    return tirx.Min(x, y)
+
+
+def absolute(x: Expr) -> Expr:
+    """The absolute value."""
+    return tirx.abs(x)
+
+
+def reinterpret(dtype: str, value: Expr) -> Expr:
+    """The same bits as another type of the same width."""
+    return tirx.reinterpret(dtype, value)
+
+
+def call(name: str, *values: Expr) -> Expr:
+    """An intrinsic of TIR by name, such as ``floor`` or ``sqrt``."""
+    return getattr(tirx, name)(*values)
+
+
+def extern(dtype: str, name: str, *values: Expr) -> Expr:
+    """A pure function of C's library."""
+    return tirx.call_pure_extern(dtype, name, *values)
+
+
+def buffer(name: str, dtype: str, shape: Sequence[Expr], scope: str = "global") -> Buffer:
+    """A buffer to be a parameter or to be allocated."""
+    return tirx.decl_buffer(tuple(shape), dtype, name, scope=scope)
+
+
+def alias(name: str, dtype: str, length: Expr, of: Buffer) -> tuple[Buffer, Stmt]:
+    """A one-dimensional view of a buffer's memory, and the statement that declares it."""
+    view = tirx.decl_buffer((length,), dtype, name, data=of.data)
+    return view, tirx.DeclBuffer(view, data=of.data)
+
+
+def allocate(made: Buffer) -> Stmt:
+    """The statement that gives memory to a buffer for the rest of its block."""
+    return tirx.AllocBuffer(made)
+
+
+def bind(name: Var, value: Expr) -> Stmt:
+    """The statement that gives a variable its value for the rest of its block."""
+    return tirx.Bind(name, value)
+
+
+def store(target: Buffer, index: Expr, value: Expr) -> Stmt:
+    """``target[index] = value`` for a buffer of one dimension."""
+    return tirx.BufferStore(target, value, [index])
+
+
+def block(statements: Sequence[Stmt]) -> Stmt:
+    """Statements in order."""
+    if len(statements) == 1:
+        return statements[0]
+    return tirx.SeqStmt(list(statements)) if statements else tirx.Evaluate(integer(0, "int32"))
+
+
+def loop(counter: Var, extent: Expr, body: Stmt, kind: str = "serial") -> Stmt:
+    """A loop from 0; ``kind`` is serial, parallel, vectorized or unrolled."""
+    return tirx.For(counter, integer(0), extent, _KINDS[kind], body)
+
+
+def branch(condition: Expr, yes: Stmt, no: Stmt | None = None) -> Stmt:
+    """One of two statements."""
+    return tirx.IfThenElse(condition, yes, no)
+
+
+def prim_func(params: Sequence[Var], body: Stmt, name: str) -> Any:
+    """A kernel, none of whose buffers overlap."""
+    function = tirx.PrimFunc(list(params), body)
+    return function.with_attrs({"tirx.noalias": True, "global_symbol": name})
+
+
+class RelaxBuilder:
+    """Writes one Relax function of tensors, which calls kernels in order."""
+
+    def __init__(self, dims: Sequence[str]) -> None:
+        """``dims`` are the names of the symbolic sizes, each of which some parameter shows."""
+        self.dims = {name: tirx.Var(name, "int64") for name in dims}
+        self._builder = relax.BlockBuilder()
+
+    def tensor_type(self, dtype: DType, shape: Sequence[Expr]) -> Any:
+        """The type of a tensor."""
+        return relax.TensorType(tuple(shape), NAMES[dtype])
+
+    def parameter(self, name: str, type: Any) -> Any:
+        """A tensor that the function is given."""
+        return relax.Var(name, type)
+
+    def pack(self, name: str, types: Sequence[Any]) -> Any:
+        """A tuple of tensors that the function is given as one parameter."""
+        return relax.Var(name, relax.TupleType(list(types)))
+
+    def function(self, name: str, params: Sequence[Any]) -> Any:
+        """The context in which the function's body is written."""
+        return self._builder.function(name, list(params))
+
+    def kernel(self, function: Any, name: str) -> Any:
+        """Add a kernel; it is called by what this returns."""
+        return self._builder.add_func(function, name)
+
+    def item(self, pack: Any, place: int) -> Any:
+        """One tensor of a tuple."""
+        return self._builder.emit(relax.TupleGetItem(pack, place))
+
+    def call(self, kernel: Any, arguments: Sequence[Any], types: Sequence[Any]) -> list[Any]:
+        """Call a kernel; its results."""
+        made = self._builder.emit(relax.call_tir(kernel, list(arguments), list(types)))
+        if len(types) == 1:
+            return [made]
+        return [self.item(made, place) for place in range(len(types))]
+
+    def finish(self, results: Sequence[Any]) -> None:
+        """Say what the function returns."""
+        self._builder.emit_func_output(relax.Tuple(list(results)))
+
+    def module(self) -> Any:
+        """The finished module."""
+        return self._builder.get()
+
+
+def build(module: Any, mcpu: str, path: Path) -> None:
+    """Compile a module for the CPU ``mcpu`` into a shared library at ``path``."""
+    passes = relax.transform
+    steps = tvm.transform.Sequential(
+        [
+            passes.ToNonDataflow(),
+            passes.RemovePurityChecking(),
+            passes.CallTIRRewrite(),
+            passes.StaticPlanBlockMemory(),
+            passes.LowerAllocTensor(),
+            passes.KillAfterLastUse(),
+            passes.LowerRuntimeBuiltin(),
+            passes.ComputePrimValue(),
+            passes.VMShapeLower(),
+            passes.AttachGlobalSymbol(),
+        ]
+    )
+    target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
+    made = relax.build(module, target=target, relax_pipeline=steps, tir_pipeline="tirx")
+    made.export_library(str(path))
+
+
+def host_cpu() -> str:
+    """LLVM's name of this machine's processor."""
+    return str(tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUName")())
+
+
+class Machine:
+    """A loaded library, and the weights that it reads."""
+
+    def __init__(self, path: Path, weights: Sequence[Any]) -> None:
+        """Load the library; BackendError where TVM refuses it."""
+        try:
+            library = tvm.runtime.load_module(str(path))
+            self._machine = relax.VirtualMachine(library, tvm.cpu())
+        except Exception as error:  # TVM has many classes of errors and no common base.
+            raise BackendError(f"{path}: TVM refuses the library: {error}") from error
+        self._weights = tvm_ffi.Array(list(weights))
+        self._functions: dict[str, Any] = {}
+
+    def run(self, name: str, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Call a function on tensors that lie on the CPU; its results, without copies."""
+        if name not in self._functions:
+            self._functions[name] = self._machine[name]
+        given = [tensor(x) for x in inputs]
+        return [to_torch(x) for x in self._functions[name](*given, self._weights)]
+
+
+def tensor(x: Tensor) -> Any:
+    """A torch tensor on the CPU as one of TVM; it is copied where vectors would not be aligned."""
+    x = _compact(x.contiguous())
+    return tvm.runtime.from_dlpack(x.clone() if x.data_ptr() % _ALIGNMENT else x)
+
+
+def _compact(x: Tensor) -> Tensor:
+    """The same tensor; strides along axes of size 0 and 1, which are free, are those of a row."""
+    strides, step = [], 1
+    for size in reversed(x.shape):
+        strides.append(step)
+        step *= size
+    wanted = tuple(reversed(strides))
+    return x if x.stride() == wanted else x.as_strided(x.shape, wanted)
+
+
+def to_torch(x: Any) -> Tensor:
+    """A tensor of TVM as one of torch, without a copy."""
+    made: Tensor = from_dlpack(x)
+    return made
+
+
+def array(value: Any) -> Any:
+    """A numpy array as a tensor of TVM."""
+    return tvm.runtime.tensor(value)

@@ -1,0 +1,211 @@
+"""Loops on the tvm backend: one kernel each, with its independent axes in parallel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.backends.tvm_graphs import CONFIG, agree, compile_module
+from tests.core.cells import gru_cell, lstm_cell, min_gru_cell
+from tests.ir.op_samples import B, P, S, graph_module
+from torch import Tensor, nn
+
+import seqmix
+from seqmix.backend import Program
+from seqmix.capture import capture_function
+from seqmix.compile import compile
+from seqmix.weights import Weights
+from seqmix_ir import ops
+from seqmix_ir.builder import Builder, trace_block
+from seqmix_ir.graph import Module, Value
+from seqmix_ir.interpret import NUMPY_DTYPES
+from seqmix_ir.ops import constant
+from seqmix_ir.types import TensorType
+from seqmix_tvm.backend import TvmBackend
+from seqmix_tvm.kernels.follow import follow_axis
+
+pytest.importorskip("tvm")
+
+ROW = TensorType("f32", (B, 3))
+WEIGHT = TensorType("f32", (3, 3))
+
+
+def cell(b: Builder, h: Value, x: Value, w: Value, past: Value) -> tuple[Value, ...]:
+    """``h' = tanh(w h + x) * P / 2``; outputs are h' and a row of ones as long as the past."""
+    turned = b(ops.Tanh(), b(ops.Add(), b(ops.Linear(), h, w, None), x))
+    scale = b(ops.Cast("f32"), b(ops.SizeOf(P)))
+    new = b(ops.Mul(), turned, b(ops.Mul(), scale, constant(b, 0.5, "f32")))
+    return new, new, b(ops.Add(), past, b(ops.Expand((B, P)), constant(b, 1.0, "f32")))
+
+
+def looped(axis: int, reverse: bool) -> Module:
+    sequence = TensorType("f32", (S, B, 3) if axis == 0 else (B, 3, S) if axis == 2 else (B, S, 3))
+    h, x = Value(ROW, "h"), Value(sequence, "x")
+    past = Value(TensorType("f32", (B, P)), "past")
+    b = Builder()
+    w = b(ops.Weight("w", WEIGHT))
+    body = trace_block([ROW, ROW, WEIGHT, past.type], cell, "h x w past")
+    results = b.emit(ops.Scan(1, 1, axis, reverse), h, x, w, past, body=body)
+    return graph_module(b, [h, x, past], results)
+
+
+@pytest.mark.parametrize(("axis", "reverse"), [(0, True), (1, False), (2, True)])
+def test_axes_directions_constants_and_sizes(axis: int, reverse: bool) -> None:
+    rng = np.random.default_rng(axis)
+    weights = {"w": rng.standard_normal((3, 3)).astype("f4")}
+    module = looped(axis, reverse)
+    executable = compile_module(module, weights)
+    assert sum(executable.report.kernels.values()) == 1
+    for batch, new, past in ((2, 5, 3), (1, 1, 1), (3, 63, 2)):
+        shape = {0: (new, batch, 3), 1: (batch, new, 3), 2: (batch, 3, new)}[axis]
+        inputs = {
+            "h": rng.standard_normal((batch, 3)).astype("f4"),
+            "x": rng.standard_normal(shape).astype("f4"),
+            "past": rng.standard_normal((batch, past)).astype("f4"),
+        }
+        agree(module, executable, inputs, weights)
+
+
+def test_a_loop_in_a_loop() -> None:
+    inner = trace_block([ROW, ROW], lambda b, h, x: (b(ops.Add(), h, x),) * 2, "h x")
+
+    def outer(b: Builder, h: Value, xs: Value) -> tuple[Value, ...]:
+        final, partial = b.emit(ops.Scan(1, 1, 1), h, xs, body=inner)
+        return b(ops.Sin(), final), partial
+
+    h, x = Value(ROW, "h"), Value(TensorType("f32", (B, S, P, 3)), "x")
+    body = trace_block([ROW, TensorType("f32", (B, P, 3))], outer, "h xs")
+    b = Builder()
+    module = graph_module(b, [h, x], b.emit(ops.Scan(1, 1, 1), h, x, body=body))
+    rng = np.random.default_rng(0)
+    executable = compile_module(module)
+    for batch, new, past in ((2, 5, 3), (1, 1, 1)):
+        inputs = {
+            "h": rng.standard_normal((batch, 3)).astype("f4"),
+            "x": rng.standard_normal((batch, new, past, 3)).astype("f4"),
+        }
+        agree(module, executable, inputs)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f64"])
+def test_bodies_in_other_floats(dtype: Any) -> None:
+    row, sequence = TensorType(dtype, (B, 3)), TensorType(dtype, (B, S, 3))
+
+    def step(b: Builder, h: Value, x: Value) -> tuple[Value, ...]:
+        new = b(ops.Sigmoid(), b(ops.Add(), h, x))
+        return new, b(ops.Mul(), new, x)
+
+    h, x = Value(row, "h"), Value(sequence, "x")
+    b = Builder()
+    body = trace_block([row, row], step, "h x")
+    module = graph_module(b, [h, x], b.emit(ops.Scan(1, 1), h, x, body=body))
+    rng = np.random.default_rng(1)
+    inputs = {
+        "h": rng.standard_normal((2, 3)).astype(NUMPY_DTYPES[dtype]),
+        "x": rng.standard_normal((2, 9, 3)).astype(NUMPY_DTYPES[dtype]),
+    }
+    agree(module, compile_module(module), inputs)
+
+
+def test_which_axes_are_independent() -> None:
+    heads = TensorType("f32", (4, B, 6))
+    matrix = TensorType("f32", (4, 6, 6))
+
+    def turned(b: Builder, h: Value, x: Value, w: Value) -> tuple[Value, ...]:
+        return (b(ops.Tanh(), b(ops.Add(), b(ops.Matmul(), h, w), x)),)
+
+    body = trace_block([heads, heads, matrix], turned)
+    by_head, by_row, by_element = (follow_axis(body, 1, axis) for axis in range(3))
+    assert by_head is not None
+    assert by_head[body.params[2]] == 0
+    assert by_row is not None
+    assert by_row[body.params[2]] is None
+    assert by_element is None
+
+    def mixed(b: Builder, h: Value, x: Value, w: Value) -> tuple[Value, ...]:
+        return (b(ops.Sub(), h, b(ops.Reduce("sum", (1,), True), x)),)
+
+    body = trace_block([heads, heads, matrix], mixed)
+    assert follow_axis(body, 1, 1) is None
+    assert follow_axis(body, 1, 0) is not None
+
+
+class Recurrent(nn.Module):
+    """A layer of torch, written as a scan."""
+
+    def __init__(self, layer: Any, step: Any) -> None:
+        super().__init__()
+        self.layer = layer
+        self.step = step
+
+    def forward(self, x: Tensor, real: Tensor, *first: Tensor) -> tuple[Tensor, ...]:
+        own = self.layer
+        gates = nn.functional.linear(x, own.weight_ih_l0, own.bias_ih_l0)
+        constants = (own.weight_hh_l0, own.bias_hh_l0)
+        last, (y,) = seqmix.scan(self.step, first, (gates, real), constants)
+        return (y, *last)
+
+
+@pytest.mark.parametrize(
+    ("cls", "step", "states"), [(nn.LSTM, lstm_cell, 2), (nn.GRU, gru_cell, 1)]
+)
+def test_cells_are_those_of_torch(cls: Any, step: Any, states: int) -> None:
+    torch.manual_seed(5)
+    layer = cls(5, 19, batch_first=True).eval().requires_grad_(False)
+    names = ["x", "real", "h", "c"][: 2 + states]
+    executable = compiled(Recurrent(layer, step), names, (5, 1, 19, 19))
+    assert len([k for k in executable.report.kernels if "scan" in k]) == 1
+    for batch, length in ((1, 1), (3, 65)):
+        given = example(batch, length, names, (5, 1, 19, 19))
+        found = executable.run("forward", dict(zip(names, given, strict=True)))
+        first = tuple(t.unsqueeze(0) for t in given[2:])
+        wanted, _ = layer(given[0], first if states == 2 else first[0])
+        torch.testing.assert_close(found["y"], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_cell_without_products_runs_in_parallel_over_rows() -> None:
+    class Gated(nn.Module):
+        def forward(self, z: Tensor, x: Tensor, real: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+            (last,), (y,) = seqmix.scan(min_gru_cell, (h,), (torch.sigmoid(z), x, real))
+            return y, last
+
+    z, x, real, h = (torch.randn(3, 65, 7), torch.randn(3, 65, 7), torch.ones(3, 65, 1), None)
+    h = torch.randn(3, 7)
+    axes = [("B", "S", None)] * 3 + [("B", None)]
+    captured = capture_function(
+        Gated().eval(),
+        (z, x, real.bool(), h),
+        input_names=["z", "x", "real", "h"],
+        output_names=["y", "last"],
+        dynamic=axes,
+    )
+    program = Program(captured.module, Weights.of_tensors(captured.weights), CONFIG)
+    executable = compile(program, TvmBackend(), cache=False)
+    found = executable.run("forward", {"z": z, "x": x, "real": real.bool(), "h": h})
+    gates = torch.sigmoid(z)
+    for t in range(65):
+        h = (1 - gates[:, t]) * h + gates[:, t] * x[:, t]
+    torch.testing.assert_close(found["last"], h, rtol=1e-5, atol=1e-5)
+
+
+def example(batch: int, length: int, names: list[str], sizes: tuple[int, ...]) -> list[Tensor]:
+    made = []
+    for name, size in zip(names, sizes, strict=False):
+        shape = (batch, size) if name in "hc" else (batch, length, size)
+        made.append(torch.ones(shape).bool() if name == "real" else torch.randn(shape))
+    return made
+
+
+def compiled(module: nn.Module, names: list[str], sizes: tuple[int, ...]) -> Any:
+    axes = [("B", None) if name in "hc" else ("B", "S", None) for name in names]
+    captured = capture_function(
+        module.eval(),
+        example(2, 9, names, sizes),
+        input_names=names,
+        output_names=["y", *(f"last_{n}" for n in names[2:])],
+        dynamic=axes,
+    )
+    program = Program(captured.module, Weights.of_tensors(captured.weights), CONFIG)
+    return compile(program, TvmBackend(), cache=False)
