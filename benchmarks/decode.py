@@ -10,10 +10,8 @@ rounds in which all contestants take their turn, so that a busy machine disturbs
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 import torch
+from measuring import in_turn, write
 
 TEXT = Path(__file__).parent.parent / "tests" / "golden" / "text" / "river.txt"
 
@@ -161,18 +160,6 @@ def prefill_contestants(
     }
 
 
-def in_turn(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every turn of every contestant, after two turns that do not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(rounds + 2):
-        for name, work in contestants.items():
-            started = time.perf_counter()
-            work()
-            if turn >= 2:
-                seconds[name].append(time.perf_counter() - started)
-    return seconds
-
-
 def summarize(phase: str, seconds: dict[str, list[float]], tokens: int) -> list[dict[str, str]]:
     """One row per contestant: milliseconds and tokens per second at the median."""
     rows = []
@@ -197,15 +184,6 @@ def show(rows: list[dict[str, str]]) -> None:
             f"{row['phase']:8} {row['implementation']:22} {row['median_ms']:>9} ms (min "
             f"{row['min_ms']:>8}) {row['tokens_per_second']:>8} tokens/s"
         )
-
-
-def write(rows: list[dict[str, str]], path: Path) -> None:
-    """Write the rows as CSV."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
-from decode import in_turn, show, summarize, write
+from decode import show, summarize
+from measuring import in_turn, write
 from torch import Tensor, nn
 
 from seqmix.ops import linear_attention

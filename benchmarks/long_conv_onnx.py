@@ -11,9 +11,7 @@ stands beside them. Errors are the largest against float64, relative to the larg
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,6 +21,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+from measuring import in_turn, write
 from numpy.typing import NDArray
 
 from seqmix.ops import long_conv
@@ -55,11 +54,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     rows = [row for D in WIDTHS for row in measure_width(D, args.rounds, args.threads)]
-    args.out.mkdir(exist_ok=True)
-    with (args.out / "long_conv_onnx.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write(rows, args.out / "long_conv_onnx.csv")
 
 
 def measure_width(D: int, rounds: int, threads: int) -> list[dict[str, Any]]:
@@ -86,14 +81,8 @@ def summarize(
     """Medians over rounds in which all take their turn, so that a busy machine hits all alike."""
     exact = run_torch({name: array.astype(np.float64) for name, array in feeds.items()})
     errors = {n: np.abs(f() - exact).max() / np.abs(exact).max() for n, f in contestants.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds):
-        for name, contestant in contestants.items():
-            start = time.perf_counter()
-            contestant()
-            seconds[name].append(time.perf_counter() - start)
     rows = []
-    for name, taken in seconds.items():
+    for name, taken in in_turn(contestants, rounds).items():
         median, best = statistics.median(taken) * 1e3, min(taken) * 1e3
         row = {"D": D, "S": S, "form": name, "median_ms": f"{median:.3f}", "min_ms": f"{best:.3f}"}
         rows.append({**row, "relative_error": f"{errors[name]:.1e}"})

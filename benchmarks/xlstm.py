@@ -12,7 +12,6 @@ without these their rows are missing.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import statistics
 from collections.abc import Callable
@@ -22,7 +21,8 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
-from decode import bare_matmuls, in_turn, write
+from decode import bare_matmuls
+from measuring import in_turn, read, write
 from torch import Tensor
 from xlstm_peers import peer_large, peer_stack
 
@@ -155,11 +155,7 @@ def weight_products(model: Model, length: int) -> Work:
 
 def replace_rows(case: str, rows: list[dict[str, str]], path: Path) -> None:
     """Write the rows of a case in the place of those that were measured before."""
-    known: list[dict[str, str]] = []
-    if path.exists():
-        with path.open(newline="") as file:
-            known = list(csv.DictReader(file))
-    both = [row for row in known if row["case"] != case] + rows
+    both = [row for row in read(path) if row["case"] != case] + rows
     write(sorted(both, key=lambda row: CASES.index(row["case"])), path)
 
 

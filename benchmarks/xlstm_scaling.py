@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,8 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from measuring import peak, write
 
 KINDS = ("large", "mlstm", "slstm")
 WIDTH, BLOCKS, HEADS, VOCAB = 512, 6, 4, 256
@@ -40,7 +41,7 @@ def main() -> None:
     rows: list[dict[str, str]] = []
     for kind in args.kinds:
         rows += of_kind(kind, args.longest)
-        write_rows(rows, args.out / "xlstm_scaling.csv")
+        write(rows, args.out / "xlstm_scaling.csv")
         plot(rows, args.out / "xlstm_scaling.png")
 
 
@@ -90,19 +91,7 @@ def measure(kind: str, length: int) -> dict[str, float]:
             started = time.perf_counter()
             model(ids, positions, None, 1)
             seconds.append(time.perf_counter() - started)
-    return {"seconds": statistics.median(seconds), "megabytes": (peak() - before) / 1024}
-
-
-def peak() -> int:
-    """The most memory that the process has had, in KiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def write_rows(rows: list[dict[str, str]], path: Path) -> None:
-    """Write the rows as CSV."""
-    from decode import write
-
-    write(rows, path)
+    return {"seconds": statistics.median(seconds), "megabytes": peak() - before}
 
 
 def plot(rows: list[dict[str, str]], path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Other implementations of mixers, as contestants of ``mixers_peers.py``."""
