@@ -1,0 +1,10 @@
+"""Triton kernels for the ops of the core: training and serving on CUDA and HIP devices."""
+
+from __future__ import annotations
+
+import os
+
+__all__: list[str] = []
+
+# Triton 3.9 warns when nobody decides. Fused multiply-adds are what sums of products want.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")

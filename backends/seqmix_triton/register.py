@@ -1,0 +1,48 @@
+"""Make the kernels the CUDA and HIP implementations of the ``seqmix::`` ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import seqmix.ops  # noqa: F401  Binds the ops that are replaced.
+from seqmix.op import replace
+from seqmix_triton.ops.attention import attention_backward, attention_forward
+from seqmix_triton.ops.causal_conv1d import causal_conv1d_backward, causal_conv1d_forward
+from seqmix_triton.ops.linear_attention import (
+    linear_attention_backward,
+    linear_attention_forward,
+)
+from seqmix_triton.ops.linear_scan import linear_scan_backward, linear_scan_forward
+from seqmix_triton.ops.rotary import rotary_backward, rotary_forward
+
+__all__ = ["KERNELS", "register"]
+
+KERNELS: Mapping[str, Callable[..., Any]] = {
+    "attention": attention_forward,
+    "attention_backward": attention_backward,
+    "causal_conv1d": causal_conv1d_forward,
+    "causal_conv1d_backward": causal_conv1d_backward,
+    "linear_attention": linear_attention_forward,
+    "linear_attention_backward": linear_attention_backward,
+    "linear_scan": linear_scan_forward,
+    "linear_scan_backward": linear_scan_backward,
+    "rotary": rotary_forward,
+    "rotary_backward": rotary_backward,
+}
+"""What each op, or its backward pass, runs as; the signatures are those of the core's own."""
+
+_registered: set[str] = set()
+
+
+def register(device: str = "cuda") -> None:
+    """Use the kernels on ``"cuda"`` (HIP devices answer to that name in torch) from now on.
+
+    A second call changes nothing. ``"cpu"`` is for the interpreter. Raises
+    :class:`~seqmix.errors.PluginError` when another package has replaced one of the ops.
+    """
+    if device in _registered:
+        return
+    for name, kernel in KERNELS.items():
+        replace(name, device, kernel)
+    _registered.add(device)
