@@ -13,6 +13,7 @@ from torch import Tensor
 from seqmix.ops import causal_conv1d, linear_scan, rotary
 from seqmix_triton.kernel import Config
 from seqmix_triton.kernels.linear_scan import SCAN_BACKWARD, SCAN_FORWARD
+from seqmix_triton.ops import norm
 from seqmix_triton.ops.causal_conv1d import causal_conv1d_backward, causal_conv1d_forward
 from seqmix_triton.ops.linear_scan import linear_scan_backward, linear_scan_forward
 from seqmix_triton.ops.norm import (
@@ -33,8 +34,10 @@ DTYPES = [
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _seed(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    # Few enough that each takes several blocks of rows.
+    monkeypatch.setattr(norm, "_PROGRAMS", 3)
 
 
 def drawn(*shape: int, dtype: torch.dtype = F32) -> Tensor:
@@ -47,7 +50,7 @@ def turned(*shape: int, dtype: torch.dtype = F32) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 7), (2, 17, 24), (600, 40)])
+@pytest.mark.parametrize("shape", [(1, 7), (2, 17, 24), (33, 600)])
 def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, weight, grad = (drawn(*s, dtype=dtype) for s in (shape, shape[-1:], shape))
 
@@ -65,7 +68,7 @@ def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 7), (2, 17, 24), (600, 40)])
+@pytest.mark.parametrize("shape", [(1, 7), (2, 17, 24), (33, 600)])
 def test_layer_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, weight, bias = (drawn(*s, dtype=dtype) for s in (shape, shape[-1:], shape[-1:]))
 
@@ -99,7 +102,7 @@ def test_rotary(sizes: tuple[int, ...], interleaved: bool, dtype: torch.dtype) -
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", ["", "silu"])
-@pytest.mark.parametrize("sizes", [(1, 3, 1, 4), (2, 5, 2, 4), (2, 20, 17, 3), (1, 2, 300, 1)])
+@pytest.mark.parametrize("sizes", [(1, 3, 1, 4), (1, 2, 2, 4), (2, 9, 17, 3), (1, 2, 140, 1)])
 def test_causal_conv1d(sizes: tuple[int, ...], activation: str, dtype: torch.dtype) -> None:
     B, D, S, W = sizes
     weight, bias = drawn(D, W, dtype=dtype), drawn(D, dtype=dtype)

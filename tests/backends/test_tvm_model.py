@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tests.backends.needs_tvm  # noqa: F401  # skips
 import torch
 from tests.core import tiny
 from torch import Tensor
@@ -16,8 +17,6 @@ from seqmix.errors import BackendError
 from seqmix.model import Model, initial_states, unflatten_states
 from seqmix_tvm.backend import TvmBackend
 from seqmix_tvm.session import TvmExecutable
-
-pytest.importorskip("tvm")
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import tests.backends.needs_tvm  # noqa: F401  # skips
 from tests.backends.tvm_graphs import agree, batch_inputs, batched, compile_module
 from tests.ir.op_samples import SAMPLES, SIZES, B, P, S, Sample, below
 
 from seqmix_ir import ops
 from seqmix_ir.types import DType, TensorType
-
-pytest.importorskip("tvm")
 
 FLOAT_SAMPLES = [
     s

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tests.backends.needs_tvm  # noqa: F401  # skips
 import torch
 from tests.backends.tvm_graphs import CONFIG, agree, compile_module
 from tests.core.cells import gru_cell, lstm_cell, min_gru_cell
@@ -25,8 +26,6 @@ from seqmix_ir.ops import constant
 from seqmix_ir.types import TensorType
 from seqmix_tvm.backend import TvmBackend
 from seqmix_tvm.kernels.follow import follow_axis
-
-pytest.importorskip("tvm")
 
 ROW = TensorType("f32", (B, 3))
 WEIGHT = TensorType("f32", (3, 3))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import tests.backends.needs_tvm  # noqa: F401  # skips
 from tests.ir.op_samples import DIMS, B, P, S, Sample
 
 from seqmix.backend import Executable, Program

@@ -1,0 +1,7 @@
+"""Imported before anything of the tvm backend: without TVM the tests of a file are skipped."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tvm")
