@@ -34,6 +34,7 @@ def test_a_layer_is_the_same_with_padding_behind_it():
     padded = torch.cat([x, torch.randn(1, 2, 5)], dim=1)
     positions = torch.tensor([[*range(9), -1, -1]])
     longer, same = layer(padded, tail, Context(positions))
-    assert torch.equal(longer[:, :9], whole)
+    # The compiled loops of two lengths may round the last digit differently.
+    torch.testing.assert_close(longer[:, :9], whole, rtol=1e-6, atol=1e-6)
     assert torch.equal(longer[:, 9:], torch.zeros(1, 2, 5))
     assert torch.equal(same, after)

@@ -194,7 +194,7 @@ def test_gradients_are_those_of_the_definition(length: int, padded: bool) -> Non
         ),
         ({"dt_min": 0.2}, "dt_min = 0.2 must not be above dt_max = 0.1"),
         ({"dt_min": 0.0}, "dt_min: "),
-        ({"dt_min": 1e-300}, "dt_min: Input should be greater than or equal to 1e-09"),
+        ({"dt_min": 1e-300}, "dt_min: Input should be greater than or equal to"),
         ({"dt_max": 1e300}, "dt_max: Input should be less than or equal to"),
         ({"discretization": "euler"}, "discretization: "),
         ({"d_state": 8}, "unknown key 'd_state'"),
