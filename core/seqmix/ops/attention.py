@@ -27,7 +27,8 @@ __all__ = ["attention", "attention_backward", "attention_forward"]
 
 # From this many key elements on, reading them once per group is worth two more copies.
 _SHARED = 1 << 18
-_SHOWN, _HIDDEN = torch.tensor(0.0), torch.tensor(float("-inf"))
+# On the CPU even where this module is first imported while a model is made on the meta device.
+_SHOWN, _HIDDEN = (torch.tensor(x, device="cpu") for x in (0.0, float("-inf")))
 _FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 

@@ -24,7 +24,8 @@ __all__ = [
 
 # The largest number of logits that are held at once: 64 MiB in float32.
 _LOGITS = 1 << 24
-_SHOWN, _HIDDEN = torch.tensor(0.0), torch.tensor(float("-inf"))
+# On the CPU even where this module is first imported while a model is made on the meta device.
+_SHOWN, _HIDDEN = (torch.tensor(x, device="cpu") for x in (0.0, float("-inf")))
 
 
 def counts_up(query_positions: Tensor, key_positions: Tensor) -> bool:
