@@ -30,7 +30,7 @@ __all__ = ["CONFIG", "OnnxExecutable"]
 
 CONFIG = "config.json"
 
-_NOTHING = torch.zeros(1)
+_NOTHING = torch.zeros(1, device="cpu")
 """Where an empty tensor lies, which has no address of its own."""
 
 
