@@ -17,6 +17,7 @@ from seqmix.ops.attention_chunks import (
     finite,
     grouped,
     masked_logits,
+    rows_together,
     visible_pairs,
 )
 from seqmix.ops.attention_gradient import attention_backward
@@ -76,6 +77,8 @@ def attention_forward(
     K, length = q.shape[-1], q.shape[2]
     scale = scale or K**-0.5
     fused = q.is_cpu and v.shape[-1] == K and k.shape[2] > 0
+    if fused:
+        q, k, v = rows_together(q, k, v)
     plain = fused and bias is None and causal and not window
     if plain and length == 1 and sinks is None and k.numel() < _SHARED:
         return _decode(q, k, v, query_positions, key_positions, scale)

@@ -18,6 +18,7 @@ __all__ = [
     "finite",
     "grouped",
     "masked_logits",
+    "rows_together",
     "visible_pairs",
     "wide_dtype",
 ]
@@ -50,6 +51,14 @@ def chunk_size(q: Tensor, k: Tensor, *, per_head: bool) -> int:
 def chunks(q: Tensor, step: int) -> Iterator[slice]:
     """The queries of ``q [B, H, S, K]``, ``step`` at a time."""
     return (slice(start, start + step) for start in range(0, q.shape[2], step))
+
+
+def rows_together(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors with the last axis dense in memory, copied where it is not.
+
+    torch's CPU kernel takes that for granted, and reads elsewhere without a word.
+    """
+    return tuple(t if t.stride(-1) == 1 else t.contiguous() for t in tensors)
 
 
 def visible_pairs(

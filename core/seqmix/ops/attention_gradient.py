@@ -16,6 +16,7 @@ from seqmix.ops.attention_chunks import (
     finite,
     grouped,
     masked_logits,
+    rows_together,
     visible_pairs,
     wide_dtype,
 )
@@ -78,7 +79,8 @@ def _fused_gradients(
 
     With sinks ``y`` and ``lse`` include their share, which is all that the kernel has to know.
     """
-    q, k, v, query_positions, key_positions, bias = operands
+    query_positions, key_positions, bias = operands[3:]
+    q, k, v = rows_together(*operands[:3])
     grad, y = grad.contiguous(), y.contiguous()
     plain = bias is None and causal and not window and q.shape[2] == k.shape[2]
     if plain and counts_up(query_positions, key_positions):
