@@ -16,6 +16,7 @@ from seqmix.context import Context
 from seqmix.mixer import SequenceMixer
 from seqmix.state import State, StateSpec
 from seqmix_gated_conv.rwkv4_initial import Depth, mix_ramp_, orthogonal_
+from seqmix_gated_conv.squared_relu import squared_relu
 from seqmix_gated_conv.token_shift import blend, shift_tokens
 
 __all__ = ["ChannelMix", "ChannelMixConfig"]
@@ -53,9 +54,9 @@ class ChannelMix(SequenceMixer):
         valid = ctx.valid if ctx.may_be_padded else None
         before, shift = shift_tokens(x, state["shift"], valid)
         step = x - before
-        active = torch.relu(self.key(blend(before, step, self.time_mix_key)))
+        active = squared_relu(self.key(blend(before, step, self.time_mix_key)))
         gate = torch.sigmoid(self.receptance(blend(before, step, self.time_mix_receptance)))
-        y = gate * self.value(active.square())
+        y = gate * self.value(active)
         return mask_padding(y, ctx), {"shift": shift}
 
     def state_spec(self) -> dict[str, StateSpec]:
