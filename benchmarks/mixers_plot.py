@@ -43,9 +43,9 @@ def plot(rows: Sequence[Row], fits: Sequence[Row], path: Path) -> None:
 
 
 def draw(panel: Any, rows: Sequence[Row], fits: Sequence[Row], column: str) -> None:
-    """A line per mixer, the steepest first in the legend."""
-    order = sorted(fits, key=lambda fit: -float(fit[column]))
-    for rank, fit in enumerate(order):
+    """A line per mixer, of one colour everywhere, the steepest first in the legend."""
+    order = sorted(enumerate(fits), key=lambda ranked: -float(ranked[1][column]))
+    for rank, fit in order:
         own = [r for r in rows if r["mixer"] == fit["mixer"] and r[column] and float(r[column]) > 0]
         lengths, values = [int(r["length"]) for r in own], [float(r[column]) for r in own]
         style = {"marker": "o^sDv"[rank % 5], "markersize": 3, "color": f"C{rank % 10}"}

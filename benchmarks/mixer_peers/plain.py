@@ -18,7 +18,8 @@ def transform_convolution(u: Tensor, taps: Tensor) -> Tensor:
     """Convolve ``u [..., S]`` with ``taps [..., S]`` causally."""
     S = u.shape[-1]
     spectrum = torch.fft.rfft(u, n=2 * S) * torch.fft.rfft(taps, n=2 * S)
-    return torch.fft.irfft(spectrum, n=2 * S)[..., :S]
+    y: Tensor = torch.fft.irfft(spectrum, n=2 * S)[..., :S]
+    return y
 
 
 class PlainLongConvolution(nn.Module):
@@ -42,6 +43,9 @@ class PlainLongConvolution(nn.Module):
 
 class PlainHyena(nn.Module):
     """Order N: a projection to N + 1 streams, short taps, N - 1 gated long convolutions."""
+
+    features: Tensor
+    window: Tensor
 
     def __init__(self, width: int, length: int, order: int, hidden: int = 64) -> None:
         """Filters of ``length`` taps made by a network of three hidden layers of sines."""
@@ -69,14 +73,15 @@ class PlainHyena(nn.Module):
         for index, gate in enumerate(reversed(gates[1:])):
             y = y * gate
             y = transform_convolution(y, taps[index]) + y * self.skip[index].unsqueeze(-1)
-        return self.output((y * gates[0]).transpose(1, 2))
+        mixed: Tensor = self.output((y * gates[0]).transpose(1, 2))
+        return mixed
 
     def _filters(self, length: int) -> Tensor:
         """``[N - 1, D, S]``."""
         h = self.features[:length]
         for layer, frequency in zip(self.network, self.frequency, strict=True):
             h = torch.sin(frequency * layer(h))
-        taps = self.taps(h) * self.window[:length]
+        taps: Tensor = self.taps(h) * self.window[:length]
         return taps.T.reshape(self.order - 1, self.width, length)
 
 
