@@ -6,10 +6,13 @@ the gradient of the state after each chunk.
 
 from __future__ import annotations
 
+import dataclasses
+
+import torch
 import triton
 import triton.language as tl
 
-from seqmix_triton.kernel import Kernel
+from seqmix_triton.kernel import Config, Constants, Kernel
 from seqmix_triton.kernels.linear_attention_tiles import (
     CASES,
     after,
@@ -290,6 +293,16 @@ def chunk_value_slope(
     tl.store(to, found.to(dv.dtype.element_ty), mask=mask)
 
 
+def _default_keys(dtype: torch.dtype, constants: Constants) -> Config:
+    """With decays per key channel three tiles of keys are held at once."""
+    config = default_rows(dtype, constants)
+    if constants["DECAY"] < 2:
+        return config
+    return dataclasses.replace(
+        config, tiles={**config.tiles, "BLOCK_K": min(32, config.tiles["BLOCK_K"])}
+    )
+
+
 def _strides(names: str) -> dict[str, str]:
     return {f"{name}_{axis}": "s" for name in names for axis in "bhs"}
 
@@ -307,7 +320,7 @@ CHUNK_QUERY_SLOPE = Kernel(
 CHUNK_KEY_SLOPE = Kernel(
     chunk_key_slope,
     {**_GIVEN, "v": "T", "behind": "A", "dk": "T", "share": "A", **_strides("qkv")},
-    default_rows,
+    _default_keys,
     CASES,
     space,
 )

@@ -94,7 +94,8 @@ def chunk_decay_slope(
 
 def _default_decay(dtype: torch.dtype, constants: Constants) -> Config:
     rows = power_of_two(constants["C"])
-    width = min(max(1, 1024 // rows), power_of_two(constants["WIDTH"]))
+    # Triton 3.6 cannot scan a tile that is one column wide.
+    width = min(max(2, 1024 // rows), power_of_two(constants["WIDTH"], 2))
     return Config({"BLOCK_C": rows, "BLOCK_W": width}, 4, 1)
 
 

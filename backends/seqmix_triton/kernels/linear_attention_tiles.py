@@ -21,7 +21,6 @@ __all__ = [
     "after",
     "between",
     "columns",
-    "decay_rows",
     "default",
     "default_rows",
     "diagonal_scores",
@@ -58,21 +57,14 @@ def columns(tile, place, DECAY: tl.constexpr):
 
 
 @triton.jit
-def decay_rows(
-    g, place, count, column, K: tl.constexpr, DECAY: tl.constexpr, ACC: tl.constexpr
-):  # fmt: skip
-    """Log decays of a tile's rows: ``[L, 1]``, or ``[L, columns]`` per key channel."""
-    if DECAY == 2:
-        log = rows(g, K, place, count, column, K).to(ACC)
-    else:
-        log = tl.load(g + place, mask=place < count, other=0.0).to(ACC)[:, None]
-    return log
-
-
-@triton.jit
 def upto(g, place, count, column, K: tl.constexpr, DECAY: tl.constexpr, ACC: tl.constexpr):
     """The log of what is left at each row of what came in at the start of the tile."""
-    return tl.cumsum(decay_rows(g, place, count, column, K, DECAY, ACC), 0)
+    if DECAY == 2:
+        log = tl.cumsum(rows(g, K, place, count, column, K).to(ACC), 0)
+    else:
+        # Triton 3.6 cannot scan a tile that is one column wide.
+        log = tl.cumsum(tl.load(g + place, mask=place < count, other=0.0).to(ACC), 0)[:, None]
+    return log
 
 
 @triton.jit
@@ -81,14 +73,23 @@ def after(
     ACC: tl.constexpr,
 ):  # fmt: skip
     """The log of what is left of each row at the end of the tile."""
-    later = decay_rows(g, tl.where(place + 1 < L, place + 1, count), count, column, K, DECAY, ACC)
-    return tl.cumsum(later, 0, reverse=True)
+    later = tl.where(place + 1 < L, place + 1, count)
+    if DECAY == 2:
+        log = tl.cumsum(rows(g, K, later, count, column, K).to(ACC), 0, reverse=True)
+    else:
+        step = tl.load(g + later, mask=later < count, other=0.0).to(ACC)
+        log = tl.cumsum(step, 0, reverse=True)[:, None]
+    return log
 
 
 @triton.jit
 def total(g, place, count, column, K: tl.constexpr, DECAY: tl.constexpr, ACC: tl.constexpr):
     """The log of what passes the whole tile, ``[1 or columns]``."""
-    return tl.sum(decay_rows(g, place, count, column, K, DECAY, ACC), 0)
+    if DECAY == 2:
+        log = tl.sum(rows(g, K, place, count, column, K).to(ACC), 0)
+    else:
+        log = tl.sum(tl.load(g + place, mask=place < count, other=0.0).to(ACC)[:, None], 0)
+    return log
 
 
 @triton.jit
@@ -164,7 +165,9 @@ def default(dtype: torch.dtype, constants: Constants) -> Config:
         "BLOCK_K": min(most, power_of_two(constants["K"], 16)),
         "BLOCK_V": min(most, power_of_two(constants["V"], 16)),
     }
-    return Config(tiles, 4, 1)
+    # Rows that start anywhere are read element by element, whose addresses take registers.
+    aligned = constants["K"] % 8 == 0 and constants["V"] % 8 == 0
+    return Config(tiles, 4 if aligned else 8, 1)
 
 
 def default_rows(dtype: torch.dtype, constants: Constants) -> Config:
@@ -172,7 +175,7 @@ def default_rows(dtype: torch.dtype, constants: Constants) -> Config:
     config = default(dtype, constants)
     tiles = zip("CKV", config.tiles.values(), strict=True)
     several = any(constants[size] > tile for size, tile in tiles)
-    return dataclasses.replace(config, warps=8 if several else 4)
+    return dataclasses.replace(config, warps=8 if several else config.warps)
 
 
 def space(dtype: torch.dtype, constants: Constants) -> list[Config]:
