@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -102,39 +102,36 @@ def resolve(source: str | Path) -> Checkpoint:
     text = str(source)
     path = Path(text)
     saved = is_saved(path)
-    readers, tried = _readers()
     if saved and _is_own_config(path / CONFIG_FILE):
-        return _with_tokenizer(_read_own(path), text, readers)
+        return _with_tokenizer(_read_own(path), text)
     if path.suffix in (".json", ".toml") and path.is_file():
         return _fresh(path)
-    for reader in readers:
+    tried = ["a directory of seqmix (config.json, model.safetensors)", "a .json or .toml file"]
+    for reader in _readers(tried):
         if reader.matches(text):
-            return _with_tokenizer(reader.read(text), text, readers)
+            return _with_tokenizer(reader.read(text), text)
     if saved and not _is_foreign_config(path / CONFIG_FILE):
         return _read_own(path)
     raise CheckpointError(_unknown(text, path, tried))
 
 
-def _readers() -> tuple[list[CheckpointReader], list[str]]:
-    """A reader of each kind that is installed, and what they are called, broken ones too."""
-    readers: list[CheckpointReader] = []
-    tried = ["a directory of seqmix (config.json, model.safetensors)", "a .json or .toml file"]
+def _readers(tried: list[str]) -> Iterator[CheckpointReader]:
+    """A reader of each kind that is installed; what they are called, broken ones too, to tried."""
     for name in registry.names("checkpoints"):
         try:
-            readers.append(registry.get("checkpoints", name)())
-            tried.append(f"reader '{name}'")
+            reader: CheckpointReader = registry.get("checkpoints", name)()
         except PluginError as error:
             tried.append(f"reader '{name}', which failed: {error}")
-    return readers, tried
+            continue
+        tried.append(f"reader '{name}'")
+        yield reader
 
 
-def _with_tokenizer(
-    checkpoint: Checkpoint, source: str, readers: Sequence[CheckpointReader]
-) -> Checkpoint:
+def _with_tokenizer(checkpoint: Checkpoint, source: str) -> Checkpoint:
     """A checkpoint whose reader knows no tokenizers gets the one that another reader finds."""
     if checkpoint.tokenizer is not None:
         return checkpoint
-    found = next((t for r in readers if (t := r.tokenizer(source)) is not None), None)
+    found = next((t for r in _readers([]) if (t := r.tokenizer(source)) is not None), None)
     template = checkpoint.chat_template or getattr(found, "chat_template", None)
     return dataclasses.replace(checkpoint, tokenizer=found, chat_template=template)
 
