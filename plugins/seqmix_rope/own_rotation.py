@@ -16,6 +16,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from seqmix.ops.attention_chunks import finite, visible_pairs, wide_dtype
+
 __all__ = ["attend_own", "attend_own_backward", "own_part_size", "unit_turns"]
 
 _ELEMENTS = 1 << 20
@@ -46,9 +48,7 @@ def attend_own(
     """Attention ``[B, H, N, V]`` and log-sum-exp ``[B, H, N]``; operands as the op has them."""
     part = _Part(q, k, query_positions, key_positions, inv_freq, magnitude, interleaved)
     logits = part.logits(scale, window)
-    # A query that sees nothing has weights exp(-inf - 0) = 0.
-    lse = logits.logsumexp(-1)
-    lse = torch.where(lse.isneginf(), 0.0, lse)
+    lse = finite(logits.logsumexp(-1))
     weights = torch.exp(logits - lse.unsqueeze(-1))
     y = _shared_product(weights, v.to(weights.dtype))
     return _heads_first(y).to(q.dtype), _heads_first(lse.unsqueeze(-1)).squeeze(-1)
@@ -141,7 +141,7 @@ class _Part:
         magnitude: Tensor,
         interleaved: bool,
     ) -> None:
-        self.wide = torch.promote_types(k.dtype, torch.float32)
+        self.wide = wide_dtype(k)
         self.interleaved, self.half = interleaved, inv_freq.shape[2]
         self.positions = query_positions, key_positions
         self.places = key_positions.clamp(min=0)
@@ -180,7 +180,7 @@ class _Part:
             scores[..., tile] = torch.matmul(query, key.transpose(-1, -2))
         if self.rest.shape[-1]:
             scores += _shared_product(self.rest * scale, self.key_rest.transpose(-1, -2))
-        visible = _visible(*self.positions, window)
+        visible = visible_pairs(*self.positions, True, window)
         return scores.masked_fill_(~visible[:, None, :, None], float("-inf"))
 
     def backward(self, slope: Tensor) -> tuple[Tensor, ...]:
@@ -218,13 +218,6 @@ class _Part:
     def _from_pairs(self, x: Tensor) -> Tensor:
         """The inverse."""
         return x.flatten(-2) if self.interleaved else x.transpose(-1, -2).flatten(-2)
-
-
-def _visible(query_positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
-    """True where a query sees a key: ``[B, N, T]``."""
-    queries, keys = query_positions.unsqueeze(-1), key_positions.unsqueeze(1)
-    visible = (keys >= 0) & (keys <= queries)
-    return visible & (keys > queries - window) if window else visible
 
 
 def _grouped(x: Tensor, groups: int) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from seqmix.op import op
 from seqmix.ops.attention import attention_backward, attention_forward
+from seqmix.ops.attention_chunks import wide_dtype
 from seqmix.ops.rotary import rotary
 from seqmix_ir.types import TensorType
 from seqmix_rope.own_rotation import (
@@ -103,7 +104,7 @@ def _backward(
     scale = scale or q.shape[-1] ** -0.5
     options: dict[str, Any] = {"scale": scale, "window": window, "interleaved": interleaved}
     apart = needs[5] or needs[6]
-    wide = torch.promote_types(q.dtype, torch.float32)
+    wide = wide_dtype(q)
     dk, dv = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
     found: list[tuple[Tensor, ...]] = []
     for rows, shared in _parts(inv_freq, magnitude, own_part_size(q, k), apart=apart):
@@ -158,7 +159,7 @@ def _turned(
     back: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Queries and keys turned by the frequencies of the first query; or their gradients back."""
-    wide = torch.promote_types(q.dtype, torch.float32)
+    wide = wide_dtype(q)
     first, factor = inv_freq[:, :1], magnitude[:, :1]
     out = []
     for x, positions, size in ((q, query_positions, None), (k, key_positions, factor)):
