@@ -80,6 +80,11 @@ def load_contribution(contribution: Contribution, bases: Mapping[str, Callable[[
 def _check_kind(
     where: str, contribution: Contribution, loaded: object, bases: Mapping[str, Callable[[], type]]
 ) -> None:
+    if contribution.kind == "evaluations" and not callable(loaded):
+        raise PluginError(
+            f"{where}: '{contribution.value}' should be a function that typer makes a command of, "
+            f"found {loaded!r}; report it to the authors of {contribution.distribution}"
+        )
     if contribution.kind not in bases:
         return
     base = bases[contribution.kind]()

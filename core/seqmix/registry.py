@@ -40,7 +40,16 @@ __all__ = [
     "statuses",
 ]
 
-KINDS = ("mixers", "positions", "backends", "ops", "lowerings", "tasks", "checkpoints")
+KINDS = (
+    "mixers",
+    "positions",
+    "backends",
+    "ops",
+    "lowerings",
+    "tasks",
+    "evaluations",
+    "checkpoints",
+)
 
 _local: dict[tuple[str, str], Any] = {}
 _loaded: dict[Contribution, Any] = {}

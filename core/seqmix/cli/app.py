@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from seqmix.cli.evaluations import HELP_OPTIONS, Evaluations
+
 __all__ = ["app"]
 
 app = typer.Typer(
@@ -17,8 +19,18 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help needs no rich, which takes longer to import than the rest
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_OPTIONS,
 )
+
+evaluations = typer.Typer(
+    name="eval",
+    cls=Evaluations,
+    help="Evaluate models: recall, perplexity over lengths, and what plugins add.\n\n"
+    "seqmix eval NAME --help describes one.",
+    rich_markup_mode=None,
+    context_settings=HELP_OPTIONS,
+)
+app.add_typer(evaluations)
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="What to load.")]
 BackendName = Annotated[str, typer.Option("--backend", "-b", help="A backend, or auto.")]
@@ -197,3 +209,10 @@ def train(
     from seqmix.cli.train import train_model
 
     raise typer.Exit(train_model(config, out, resume, tensorboard, json))
+
+
+@evaluations.callback(invoke_without_command=True)
+def list_evaluations(ctx: typer.Context) -> None:
+    """Print the names where none is given."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())

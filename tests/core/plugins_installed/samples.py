@@ -12,6 +12,18 @@ GOOD = Distribution(
     {
         "throwaway_good/__init__.py": "",
         "throwaway_good/tasks.py": "task = 'the good task'\n",
+        "throwaway_good/evaluation.py": """
+            from typing import Annotated
+            import typer
+
+            def count(
+                model: Annotated[str, typer.Argument(help="What to count.")],
+                times: Annotated[int, typer.Option(min=1, help="How often.")] = 1,
+            ) -> int:
+                'Count the letters of a name.'
+                print(times * len(model))
+                return 0 if model else 1
+        """,
         "throwaway_good/mixer.py": """
             import torch
             import seqmix
@@ -65,6 +77,7 @@ GOOD = Distribution(
     },
     {
         "seqmix.tasks": {"good_task": "throwaway_good.tasks:task"},
+        "seqmix.evaluations": {"count": "throwaway_good.evaluation:count"},
         "seqmix.mixers": {"gain": "throwaway_good.mixer:Gain"},
         "seqmix.ops": {"throwaway.double": "throwaway_good.ops:Double"},
         "seqmix.hooks": {"good_hooks": "throwaway_good.hooks"},
@@ -139,6 +152,7 @@ WRONG = Distribution(
     {
         "throwaway_wrong/__init__.py": "",
         "throwaway_wrong/mixer.py": "def make(config, width):\n    return None\n",
+        "throwaway_wrong/evaluation.py": "five = 5\n",
         "throwaway_wrong/ops.py": """
             from seqmix_ir.defn import OpDef
 
@@ -148,6 +162,9 @@ WRONG = Distribution(
     },
     {
         "seqmix.mixers": {"no_mixer": "throwaway_wrong.mixer:make"},
+        "seqmix.evaluations": {
+            "no_function": "throwaway_wrong.evaluation:five",
+        },
         "seqmix.ops": {"throwaway.misnamed": "throwaway_wrong.ops:Other"},
     },
 )
