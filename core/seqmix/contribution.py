@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -64,7 +66,8 @@ def load_contribution(contribution: Contribution, bases: Mapping[str, Callable[[
     where = f"{contribution.kind[:-1]} '{contribution.name}' of {contribution.origin}"
     point = EntryPoint(contribution.name, contribution.value, f"seqmix.{contribution.kind}")
     try:
-        loaded = point.load()
+        with _own_device():
+            loaded = point.load()
     except (Exception, SystemExit) as error:
         raise PluginError(
             f"{where}: importing '{contribution.value}' failed: {type(error).__name__}: {error}; "
@@ -75,6 +78,15 @@ def load_contribution(contribution: Contribution, bases: Mapping[str, Callable[[
     _check_name(where, contribution, loaded)
     _check_api(where, contribution, loaded)
     return loaded
+
+
+def _own_device() -> AbstractContextManager[Any]:
+    """Where imports make their constants: in memory, wherever a plugin is first used.
+
+    Models without memory are built within ``torch.device("meta")``; that may import their plugins.
+    """
+    torch = sys.modules.get("torch")
+    return nullcontext() if torch is None else torch.device("cpu")
 
 
 def _check_kind(

@@ -48,6 +48,12 @@ def test_get_imports_one_module() -> None:
     assert imported() == {"throwaway_good", "throwaway_good.tasks"}
 
 
+def test_constants_of_a_module_are_in_memory_wherever_it_is_first_used() -> None:
+    with torch.device("meta"):
+        registry.get("mixers", "gain")
+    assert sys.modules["throwaway_good.mixer"].ONE.item() == 1
+
+
 def test_a_third_partys_mixer_is_as_good_as_any() -> None:
     model = seqmix.Model(with_mixer({"kind": "gain", "gain": 0.5}))
     ids, positions = torch.tensor([[1, 2, 3]]), torch.arange(3).unsqueeze(0)

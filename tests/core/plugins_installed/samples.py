@@ -28,6 +28,8 @@ GOOD = Distribution(
             import torch
             import seqmix
 
+            ONE = torch.ones(1)
+
             class Config(seqmix.Strict):
                 gain: float = 2.0
 
