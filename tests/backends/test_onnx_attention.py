@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.onnx_graphs import agree, compile_module, nodes_of, run_onnx
+from tests.backends.onnx_graphs import agree, compile_module, nodes_of, run_arrays
 
 from seqmix_ir import ops
 from seqmix_ir.builder import Builder
@@ -165,7 +165,7 @@ def test_a_bias_may_hide_keys_per_head() -> None:
         given["bias"] = np.where(hidden, -np.inf, given["bias"]).astype("f4")
         given["bias"][:, 2] = -np.inf
         agree(module, executable, given)
-        y = run_onnx(executable, given)["y0"].reshape(*given["q"].shape[:2], layer.H, layer.V)
+        y = run_arrays(executable, given)["y0"].reshape(*given["q"].shape[:2], layer.H, layer.V)
         assert (y[:, :, 2] == 0).all()
 
 
@@ -192,7 +192,7 @@ def test_a_row_that_sees_nothing_is_zero() -> None:
     given = arrays(module, (2, 4, 3))
     given["positions"] = given["positions"].copy()
     given["positions"][0, 1:3] = -1
-    y = run_onnx(compile_module(module), given)["y0"]
+    y = run_arrays(compile_module(module), given)["y0"]
     assert np.isfinite(y).all()
     assert (y[0, 1:3] == 0).all()
     assert (np.abs(y[0, [0, 3]]).max(-1) > 0).all()

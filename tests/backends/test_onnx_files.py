@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from tests.backends.onnx_graphs import CONFIG, compile_module, run_onnx
+from tests.backends.onnx_graphs import CONFIG, compile_module, run_arrays
 from tests.core import tiny
 
 import seqmix_onnxruntime.form as form
@@ -61,7 +61,7 @@ def test_weights_above_the_threshold_lie_beside_the_file() -> None:
     places = {i.name: i.data_location for i in proto.graph.initializer}
     assert places == {"w.T": onnx.TensorProto.EXTERNAL, "bias": onnx.TensorProto.DEFAULT}
     for executable in (inside, outside):
-        np.testing.assert_allclose(run_onnx(executable, X)["y"], expected(), rtol=1e-5)
+        np.testing.assert_allclose(run_arrays(executable, X)["y"], expected(), rtol=1e-5)
 
 
 def test_external_weights_begin_at_pages() -> None:
@@ -117,7 +117,7 @@ def test_saving_over_another_model_leaves_nothing_of_it(tmp_path: Path) -> None:
     assert not (tmp_path / DATA).exists()
     loaded = load(tmp_path)
     assert isinstance(loaded, OnnxExecutable)
-    np.testing.assert_allclose(run_onnx(loaded, X)["y"], expected(), rtol=1e-5)
+    np.testing.assert_allclose(run_arrays(loaded, X)["y"], expected(), rtol=1e-5)
 
 
 def test_the_temporary_folder_goes_with_the_executable() -> None:

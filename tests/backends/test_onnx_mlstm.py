@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from tests.backends.onnx_graphs import compile_module, kinds_of, run_onnx
+from tests.backends.onnx_graphs import compile_module, kinds_of, run_arrays
 from torch import Tensor, nn
 
 from seqmix.capture import capture_function
@@ -90,7 +90,7 @@ def exported() -> Callable[[list[Tensor]], dict[str, np.ndarray]]:
 
     def run(given: list[Tensor]) -> dict[str, np.ndarray]:
         arrays = {name: x.numpy() for name, x in zip(names, given, strict=True)}
-        return run_onnx(executable, arrays)
+        return run_arrays(executable, arrays)
 
     return run
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.backends.onnx_graphs import agree, compile_module, nodes_of, run_onnx
+from tests.backends.onnx_graphs import agree, compile_module, nodes_of, run_arrays
 from tests.ir.op_samples import SIZES, B, P, S, Sample, below
 from torch import Tensor, nn
 
@@ -173,5 +173,5 @@ def test_captured_functions(name: str) -> None:
     for batch, length in ((1, 2), (3, 65)):
         x = np.random.default_rng(length).standard_normal((batch, length, 6)).astype(np.float32)
         want = judge.run("forward", {"x": x})["y"]
-        have = run_onnx(executable, {"x": x}, "forward")["y"]
+        have = run_arrays(executable, {"x": x}, "forward")["y"]
         np.testing.assert_allclose(have, want, rtol=3e-5, atol=3e-5)

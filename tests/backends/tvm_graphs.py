@@ -1,38 +1,22 @@
-"""Modules on the tvm backend and on the interpreter, side by side; many ops in one graph."""
+"""Modules compiled by the tvm backend; many ops in one graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-import numpy as np
 import tests.backends.needs_tvm  # noqa: F401  # skips
+from tests.backends.graphs import CONFIG, agree, program_for
 from tests.ir.op_samples import DIMS, B, P, S, Sample
 
-from seqmix.backend import Executable, Program
-from seqmix.choose import BackendLegality
-from seqmix.config import BlockConfig, Kind, ModelConfig
-from seqmix.weights import Weights, to_numpy, to_torch
+from seqmix.backend import Executable
 from seqmix_ir.builder import Builder
 from seqmix_ir.defn import Array
 from seqmix_ir.graph import Graph, Module, Value
-from seqmix_ir.interpret import Interpreter
-from seqmix_ir.passes import lower
 from seqmix_ir.types import TensorType
 from seqmix_tvm.backend import TvmBackend
 
 __all__ = ["CONFIG", "agree", "batch_inputs", "batched", "compile_module"]
-
-CONFIG = ModelConfig(
-    vocab_size=11,
-    width=8,
-    context_length=64,
-    blocks=[BlockConfig(steps=[Kind.model_validate({"kind": "mlp", "hidden": 8})])],
-)
-"""Of no model: graphs that are not captured from one need some configuration all the same."""
-
-_ROUGH = {"f16": 2e-2, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-9}
 
 
 def compile_module(
@@ -40,33 +24,7 @@ def compile_module(
 ) -> Executable:
     """Lower a module for the backend, with every pass verified, and compile it."""
     backend = TvmBackend(options)
-    legal, _ = lower(module, BackendLegality(backend, "cpu"), verify_each=True)
-    lazy = Weights({name: partial(np.asarray, array) for name, array in (weights or {}).items()})
-    return backend.compile(Program(legal, lazy, CONFIG), "cpu", options)
-
-
-def agree(
-    module: Module,
-    executable: Executable,
-    inputs: Mapping[str, Array],
-    weights: Mapping[str, Array] | None = None,
-) -> None:
-    """Assert that names, dtypes, shapes and values are those of the interpreter."""
-    wanted = Interpreter(module, dict(weights or {})).run("main", inputs)
-    found = executable.run("main", {name: to_torch(array) for name, array in inputs.items()})
-    assert set(found) == set(wanted)
-    for name, value in module.graph("main").results.items():
-        _same(f"{name} {value.type}", to_numpy(found[name]), wanted[name], value.type.dtype)
-
-
-def _same(what: str, found: Array, wanted: Array, dtype: str) -> None:
-    assert found.dtype == wanted.dtype, what
-    assert found.shape == wanted.shape, what
-    rough = _ROUGH.get(dtype, 0.0)
-    wide = np.float64 if dtype in _ROUGH else wanted.dtype
-    np.testing.assert_allclose(
-        found.astype(wide), wanted.astype(wide), rtol=rough, atol=rough, err_msg=what
-    )
+    return backend.compile(program_for(backend, module, weights), "cpu", options)
 
 
 def batched(samples: Sequence[Sample]) -> Module:

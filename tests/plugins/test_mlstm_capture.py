@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
-from tests.backends.onnx_graphs import compile_module, nodes_of, run_onnx
+from tests.backends.onnx_graphs import compile_module, nodes_of, run_arrays
 from tests.plugins.mlstm_cases import VARIANTS, operands, recurrence, worst
 from torch import Tensor, nn
 
@@ -136,7 +136,7 @@ def exported(request) -> tuple[Run, dict[str, Any]]:
     executable = compile_module(captured(**options))
     # Nothing goes token by token: linear attention and linear scan have forms of their own there.
     assert "Scan" not in [node.op_type for node in nodes_of(executable)]
-    return lambda given: tensors(run_onnx(executable, named(given))), options
+    return lambda given: tensors(run_arrays(executable, named(given))), options
 
 
 @pytest.mark.parametrize("past", [False, True])

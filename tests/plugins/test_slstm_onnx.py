@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from tests.backends.onnx_graphs import compile_module, nodes_of, run_onnx
+from tests.backends.onnx_graphs import compile_module, nodes_of, run_arrays
 from tests.plugins.slstm_cases import STATES, operands, plain_slstm, worst
 from torch import Tensor, nn
 
@@ -115,7 +115,7 @@ def test_one_export_runs_at_every_length(exported, length: int, past: bool) -> N
     forget, padded, executable = exported
     given = operands(2, length, H, D, torch.float32, past)
     valid = mask(2, length, padded)
-    found = run_onnx(executable, inputs(given, valid))
+    found = run_arrays(executable, inputs(given, valid))
     wanted = partial(plain_slstm, forget=forget)(*(x.double() for x in given), valid)
     # With f above 1 for many tokens m is large, and rounds what is taken from it.
     close(found, wanted, 1e-4 if forget == "exp" else 2e-5)
@@ -127,12 +127,12 @@ def test_an_exported_cell_is_split_like_any_other(exported) -> None:
     _, padded, executable = exported
     gates, recurrent, *states = operands(2, 7, H, D, torch.float32, past=False)
     valid = mask(2, 7, padded)
-    y = run_onnx(executable, inputs([gates, recurrent, *states], valid))["y"]
+    y = run_arrays(executable, inputs([gates, recurrent, *states], valid))["y"]
     pieces, carried = [], states
     for piece in (slice(0, 1), slice(1, 4), slice(4, 7)):
         here = None if valid is None else valid[:, piece].contiguous()
         given = [gates[:, piece].contiguous(), recurrent, *carried]
-        found = run_onnx(executable, inputs(given, here))
+        found = run_arrays(executable, inputs(given, here))
         carried = [torch.from_numpy(found[name]) for name in RESULTS[1:]]
         pieces.append(found["y"])
     np.testing.assert_allclose(np.concatenate(pieces, 1), y, rtol=0, atol=2e-6)
