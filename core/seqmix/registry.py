@@ -49,6 +49,7 @@ KINDS = (
     "tasks",
     "evaluations",
     "checkpoints",
+    "tokenizers",
 )
 
 _local: dict[tuple[str, str], Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.core.training_cases import Counting, tiny_training
-from torch import Tensor, nn
+from tests.core.training_cases import Counting, Noisy, cases, noisy_training, tiny_training
+from torch import Tensor
 
-from seqmix import SequenceMixer, Strict, registry
 from seqmix.config import Kind
 from seqmix.errors import CheckpointError, ConfigError
 from seqmix.training.objective import Objective, parameter_groups
@@ -25,8 +25,8 @@ pytest.importorskip("lightning_fabric")
 
 
 @pytest.fixture(autouse=True)
-def counting() -> Iterator[None]:
-    with registry.register_local("tasks", "counting", Counting):
+def known() -> Iterator[None]:
+    with cases():
         yield
 
 
@@ -88,61 +88,29 @@ def test_a_stopped_training_ends_with_the_same_bytes(
     assert first.read_bytes() == second.read_bytes()
 
 
-class Noisy(SequenceMixer):
-    """Drops out, and wants something added to the loss."""
-
-    class Config(Strict):
-        pass
-
-    def __init__(self, config: Any, width: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(width, width)
-
-    def forward(self, x: Tensor, state: Any, ctx: Any) -> tuple[Tensor, Any]:
-        y = nn.functional.dropout(self.layer(x), 0.3, self.training)
-        ctx.aux_losses.append(0.25 * y.square().mean())
-        return y, {}
-
-    @classmethod
-    def examples(cls) -> list[dict[str, Any]]:
-        return [{}]
-
-    def flops(self, batch_size: int, seq_len: int) -> int:
-        return 0
-
-
-def noisy_training(**plan: Any) -> Any:
-    training = tiny_training(**plan)
-    blocks = [{"steps": [{"kind": "noisy"}, {"kind": "swiglu", "hidden": 12}]}]
-    model = training.model.model_validate({**training.model.model_dump(), "blocks": blocks})
-    return training.model_copy(update={"model": model})
-
-
 def test_random_numbers_go_on_and_auxiliary_losses_count(tmp_path: Path) -> None:
-    with registry.register_local("mixers", "noisy", Noisy):
-        training = noisy_training(save_every=4)
-        whole = Trainer(training, tmp_path / "whole")
-        before = torch.get_rng_state()
-        whole.run()
-        torch.testing.assert_close(torch.get_rng_state(), before)
-        with pytest.raises(StopError):
-            Trainer(training, tmp_path / "cut").run(stop_at(6))
-        again = Trainer(training, tmp_path / "cut")
-        again.run()
+    training = noisy_training(save_every=4)
+    whole = Trainer(training, tmp_path / "whole")
+    before = torch.get_rng_state()
+    whole.run()
+    torch.testing.assert_close(torch.get_rng_state(), before)
+    with pytest.raises(StopError):
+        Trainer(training, tmp_path / "cut").run(stop_at(6))
+    again = Trainer(training, tmp_path / "cut")
+    again.run()
     assert_same(weights(whole), weights(again))
     figures = [float(row["auxiliary_loss"]) for row in rows_of(tmp_path / "whole")]
     assert all(figure > 0 for figure in figures)
 
 
 def test_auxiliary_losses_have_gradients(tmp_path: Path) -> None:
-    with registry.register_local("mixers", "noisy", Noisy):
-        trainer = Trainer(noisy_training(), tmp_path)
-        batch = trainer.task.train.take(np.arange(8))
-        nothing = torch.full_like(batch.targets, IGNORED)
-        loss, right, auxiliary = Objective(trainer.model)(batch.inputs, nothing, batch.positions)
-        auxiliary.backward()
+    trainer = Trainer(noisy_training(), tmp_path)
+    batch = trainer.task.train.take(np.arange(8))
+    nothing = torch.full_like(batch.targets, IGNORED)
+    loss, right, auxiliary = Objective(trainer.model)(batch.inputs, nothing, batch.positions)
+    auxiliary.backward()
     assert loss.item() == right.item() == 0
-    layer = next(m for m in trainer.model.modules() if isinstance(m, Noisy)).layer
+    layer = next(m for m in trainer.model.modules() if isinstance(m, Noisy)).inner
     assert layer.weight.grad.abs().sum() > 0
 
 
@@ -288,6 +256,32 @@ def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
     with pytest.raises(ConfigError, match="needs tensorboardX; pip install"):
         Trainer(tiny_training(), tmp_path, tensorboard=True)
+
+
+def test_tensorboard_forgets_what_is_done_again(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    training = tiny_training(save_every=4)
+    with pytest.raises(StopError):
+        Trainer(training, tmp_path, tensorboard=True).run(stop_at(7))
+    (first,) = (tmp_path / "tensorboard").iterdir()
+    Trainer(training, tmp_path, tensorboard=True).run()
+    (second,) = set((tmp_path / "tensorboard").iterdir()) - {first}
+    began = [e.step for e in events(second) if e.HasField("session_log")]
+    assert began == [5]
+    steps = [e.step for e in events(second) if e.HasField("summary")]
+    assert sorted(set(steps)) == [6, 8, 10, 12]
+
+
+def events(path: Path) -> list[Any]:
+    """What is in a file of TensorBoard: length, checksum, event, checksum, and so on."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    content, found = path.read_bytes(), []
+    while content:
+        (size,) = struct.unpack("<Q", content[:8])
+        found.append(Event.FromString(content[12 : 12 + size]))
+        content = content[16 + size :]
+    return found
 
 
 def test_without_fabric_the_error_says_what_to_install(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import torch
 
 import seqmix
+from seqmix import registry
 from seqmix.cli import invoke
 from seqmix.config import build_config
 from seqmix.errors import ConfigError
 from seqmix.training.byte_tokens import byte_names, byte_tokenizer
+from seqmix.training.plan import Plan, read_training
 from seqmix.training.text import Text, TextConfig
 from seqmix.training.tokens import TokenFile, build_tokens, documents
 
@@ -204,3 +207,19 @@ def test_the_command_explains_what_is_wrong(
     assert "unknown key 'training.bacht'; did you mean 'batch'" in capsys.readouterr().err
     assert invoke(["train", str(tmp_path / "none.toml"), "--out", str(tmp_path / "run")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["mqar", "bytes", "bpe"])
+def test_the_samples_fit(name: str) -> None:
+    training = read_training(Path("examples/train") / f"{name}.toml")
+    options = registry.get("tasks", training.task.kind).Config(**training.task.options)
+    wanted = getattr(options, "vocab_size", getattr(options, "vocabulary", None)) or 256
+    assert seqmix.Model(training.model).config.vocab_size == wanted
+    assert training.model.context_length >= options.length
+
+
+def test_the_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["train", "--help"]) == 0
+    words = set(re.findall(r"[\w-]+", capsys.readouterr().out))
+    assert set(Plan.model_fields) | set(TextConfig.model_fields) <= words
+    assert {"--strategy", "ddp", "fsdp", "torchrun", "--tensorboard", "--no-resume"} <= words

@@ -203,12 +203,30 @@ def train(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of this training.")],
     resume: Annotated[bool, typer.Option(help="Go on from the checkpoint in the folder.")] = True,
     tensorboard: Annotated[bool, typer.Option(help="Write for TensorBoard too.")] = False,
+    strategy: Annotated[
+        str | None,
+        typer.Option(help="Of several processes: ddp (each a whole model) or fsdp (each a share)."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Train a model on a task or on text; the same command goes on where it was stopped."""
+    """Train a model on a task or on text; the same command goes on where it was stopped.
+
+    Several processes: torchrun --nproc-per-node 2 -m seqmix train CONFIG -o OUT. They find the
+    same losses as one, but for rounding. With --strategy fsdp no process holds the whole model.
+
+    [training] has steps, batch, accumulate (micro-batches per step), rate, warm_up, lowest,
+    weight_decay, betas, clip, precision (model or bf16-mixed), seed, log_every, test_every,
+    save_every, test_batch, and to stop early: stop (loss or accuracy), stop_at, patience.
+
+    [task] has a kind, such as mqar or text. Of text: files, length (tokens of a row), tokenizer
+    (bytes, bpe with its vocabulary, or a checkpoint that has one), split, separator,
+    held_out_files, held_out, cache.
+
+    OUT gets training.ckpt, metrics.csv, and at the end model and report.json.
+    """
     from seqmix.cli.train import train_model
 
-    raise typer.Exit(train_model(config, out, resume, tensorboard, json))
+    raise typer.Exit(train_model(config, out, resume, tensorboard, strategy, json))
 
 
 @evaluations.callback(invoke_without_command=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,37 +31,55 @@ __all__ = ["train_model"]
 INTERRUPTED = 130
 
 
-def train_model(config: Path, out: Path, resume: bool, tensorboard: bool, as_json: bool) -> int:
+def train_model(
+    config: Path, out: Path, resume: bool, tensorboard: bool, strategy: str | None, as_json: bool
+) -> int:
     """Train to the end and leave ``model``, ``metrics.csv`` and ``report.json`` in ``out``.
 
     An interrupt leaves the last checkpoint, from which the same command goes on; the exit status is
-    then 130.
+    then 130. Of several processes (torchrun) the first writes and speaks for all.
     """
-    from seqmix.storage import save_model
+    from seqmix.training.fabric import launch_fabric
     from seqmix.training.plan import read_training
+    from seqmix.training.processes import first_for_all, leave_processes
     from seqmix.training.trainer import Trainer
 
     training = read_training(config)
-    with progress("preparing model and data"):
-        trainer = Trainer(training, out, tensorboard=tensorboard, resume=resume)
-    _say(f"{trainer.model.parameter_count():,} parameters, {len(trainer.task.train):,} rows")
+    fabric = launch_fabric(training.training.precision, strategy)
+    say = _say if fabric.is_global_zero else _say_nothing
+    with progress("preparing model and data") if fabric.is_global_zero else nullcontext():
+        trainer = Trainer(training, out, fabric=fabric, tensorboard=tensorboard, resume=resume)
+    say(_size(trainer))
     try:
         with _bar(trainer) as watch:
             trainer.run(watch)
     except KeyboardInterrupt:
-        _say(f"interrupted at step {trainer.standing.step}; the same command goes on")
+        say(f"interrupted at step {trainer.standing.step}; the same command goes on")
         return INTERRUPTED
-    save_model(trainer.model, out / "model")
-    for name, content in trainer.task.files().items():
-        (out / "model" / name).write_bytes(content)
-    report = _report(trainer)
-    text = json.dumps(report, indent=2)
-    (out / "report.json").write_text(text + "\n", encoding="utf-8")
-    print(text if as_json else _figures(report))
+    model = trainer.whole_model()
+    first_for_all(fabric, lambda: _finish(trainer, model, as_json))
+    leave_processes(fabric)
     return 0
 
 
-def _report(trainer: Trainer) -> dict[str, Any]:
+def _finish(trainer: Trainer, model: Any, as_json: bool) -> None:
+    """Write the model, with what belongs to it, and the report; print the figures."""
+    from seqmix.storage import save_model
+    from seqmix.training.whole_file import whole_file
+
+    folder = trainer.out / "model"
+    save_model(model, folder)
+    for name, content in trainer.task.files().items():
+        with whole_file(folder / name) as file:
+            file.write(content)
+    report = _report(trainer, model)
+    text = json.dumps(report, indent=2)
+    with whole_file(trainer.out / "report.json") as file:
+        file.write(f"{text}\n".encode())
+    print(text if as_json else _figures(report))
+
+
+def _report(trainer: Trainer, model: Any) -> dict[str, Any]:
     """What came of it, and what the task has to say."""
     last = trainer.standing.rows[-1]
     return {
@@ -69,7 +87,7 @@ def _report(trainer: Trainer) -> dict[str, Any]:
         "stopped_early": trainer.standing.stopped,
         "held_out_loss": last["held_out_loss"],
         "held_out_accuracy": last["held_out_accuracy"],
-        **trainer.task.report(trainer.model),
+        **trainer.task.report(model),
     }
 
 
@@ -92,7 +110,7 @@ def _bar(trainer: Trainer) -> Iterator[Callable[[Trainer], None]]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    hidden = not console.is_terminal
+    hidden = not (console.is_terminal and trainer.fabric.is_global_zero)
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         row = bar.add_task("training", total=trainer.plan.steps, completed=trainer.standing.step)
 
@@ -109,6 +127,17 @@ def _latest(trainer: Trainer) -> str:
     tested = [r["held_out_accuracy"] for r in rows if r["held_out_accuracy"] is not None]
     accuracy = f", accuracy {tested[-1]:.3f}" if tested else ""
     return f"loss {rows[-1]['loss']:.4f}{accuracy}"
+
+
+def _size(trainer: Trainer) -> str:
+    world = trainer.fabric.world_size
+    shared = f", {world} processes" if world > 1 else ""
+    rows = len(trainer.task.train)
+    return f"{trainer.model.parameter_count():,} parameters, {rows:,} rows{shared}"
+
+
+def _say_nothing(text: str) -> None:
+    """What the other processes say."""
 
 
 def _say(text: str) -> None:

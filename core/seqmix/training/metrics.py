@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from seqmix.errors import ConfigError
+from seqmix.training.whole_file import whole_file
 
-__all__ = ["COLUMNS", "Metrics", "Row"]
+__all__ = ["COLUMNS", "Metrics", "Row", "check_tensorboard"]
 
 Row: TypeAlias = Mapping[str, float | int | None]
 
@@ -33,12 +35,11 @@ class Metrics:
 
     def __init__(self, path: Path, rows: Sequence[Row], tensorboard: Path | None = None) -> None:
         """Write ``rows`` anew: what an interrupted run had added behind them is gone."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        with part.open("w", encoding="utf-8", newline="") as file:
-            _writer(file).writerow(COLUMNS)
-            _writer(file).writerows(map(_cells, rows))
-        part.replace(path)
+        text = StringIO(newline="")
+        _writer(text).writerow(COLUMNS)
+        _writer(text).writerows(map(_cells, rows))
+        with whole_file(path) as file:
+            file.write(text.getvalue().encode())
         self._path = path
         self._board: Any = None if tensorboard is None else _board(tensorboard, rows)
 
@@ -56,6 +57,14 @@ class Metrics:
             self._board.close()
 
 
+def check_tensorboard() -> None:
+    """ConfigError where what writes for TensorBoard is not installed."""
+    try:
+        import tensorboardX  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(INSTALL) from error
+
+
 def _writer(file: Any) -> Any:
     return csv.writer(file, lineterminator="\n")
 
@@ -67,12 +76,11 @@ def _cells(row: Row) -> list[str]:
 
 def _board(folder: Path, rows: Sequence[Row]) -> Any:
     """A writer that forgets what came after the rows."""
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError as error:
-        raise ConfigError(INSTALL) from error
+    from tensorboardX import SummaryWriter
+
     purge = int(rows[-1]["step"] or 0) + 1 if rows else 0
-    return SummaryWriter(str(folder), purge_step=purge)
+    # Files are named by the second; a suffix keeps apart what begins within one.
+    return SummaryWriter(str(folder), purge_step=purge, filename_suffix=f".{purge}")
 
 
 def _show(board: Any, row: Row) -> None:

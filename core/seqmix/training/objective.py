@@ -6,6 +6,7 @@ Sizes: B rows, S tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,10 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def measure(
     objective: nn.Module, rows: Rows, size: int, rank: int = 0, world: int = 1
 ) -> tuple[float, float, int]:
-    """Loss and right answers, summed, and how many were asked, over every ``world``-th batch."""
+    """Loss and right answers, summed, and how many were asked, over every ``world``-th batch.
+
+    All processes call the model equally often: where weights are shared out, each needs the others.
+    """
     was_training = objective.training
     objective.eval()
     loss = right = 0.0
@@ -79,5 +83,11 @@ def measure(
 
 
 def _batches(rows: Rows, size: int, rank: int, world: int) -> Iterator[Batch]:
-    for start in range(rank * size, len(rows), world * size):
-        yield rows.take(np.arange(start, min(start + size, len(rows))))
+    """Batches of a process; where it has one less than others, a last one that asks nothing."""
+    for start in range(0, len(rows), world * size):
+        first = start + rank * size
+        if first < len(rows):
+            yield rows.take(np.arange(first, min(first + size, len(rows))))
+        else:
+            batch = rows.take(np.arange(1))
+            yield replace(batch, targets=torch.full_like(batch.targets, IGNORED))

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from seqmix import registry
 from seqmix.checkpoint import Tokenizer, resolve
 from seqmix.config import Strict
 from seqmix.errors import ConfigError
@@ -21,6 +22,7 @@ from seqmix.training.byte_tokens import BYTES, byte_tokenizer
 from seqmix.training.rows import Batch
 from seqmix.training.task import Task
 from seqmix.training.tokens import TokenFile, build_tokens
+from seqmix.training.trained_tokenizer import SEPARATOR, train_tokenizer
 
 __all__ = ["PackedRows", "Text", "TextConfig"]
 
@@ -36,11 +38,14 @@ class TextConfig(Strict):
     length: PositiveInt
     """Tokens of a row."""
     tokenizer: str = BYTE_TOKENIZER
-    """``bytes``, or a checkpoint whose tokenizer is used."""
+    """``bytes``, one that is trained on ``files`` (``bpe``), or a checkpoint that has one."""
+    vocabulary: PositiveInt | None = None
+    """The number of tokens of a tokenizer that is trained, the separator among them."""
     split: str | None = Field(default=None, min_length=1)
     """What separates documents within a file; None makes each file one document."""
     separator: NonNegativeInt | None = None
-    """The id behind every document; by default byte 0, or the checkpoint's first ``eos``."""
+    """The id behind every document; by default byte 0, the separator of a tokenizer that is
+    trained (its id is 0 too), or the checkpoint's first ``eos``."""
     held_out_files: list[Path] = Field(default_factory=list)
     """Text to test on; by default the end of ``files``."""
     held_out: float = Field(default=0.02, gt=0, lt=1)
@@ -90,11 +95,8 @@ class Text(Task):
         """Tokenize what is not in the cache yet; ConfigError for too little text."""
         self.config = config
         self._separator = config.separator
-        tokenizer: Tokenizer | None = None
-        if config.tokenizer != BYTE_TOKENIZER:
-            tokenizer = self._of_checkpoint(config.tokenizer)
-        elif self._separator is None:
-            self._separator = 0
+        self._trained: Path | None = None
+        tokenizer = self._tokenizer()
         self._train_file = self._tokens(config.files, tokenizer)
         self._test_file = (
             self._tokens(config.held_out_files, tokenizer) if config.held_out_files else None
@@ -113,9 +115,9 @@ class Text(Task):
 
     @property
     def vocab_size(self) -> int:
-        """One above the highest id that occurs; all bytes where tokens are bytes."""
+        """One above the highest id that occurs; all ids of bytes, or of a trained tokenizer."""
         files = [self._train_file, *([self._test_file] if self._test_file else [])]
-        least = BYTES if self.config.tokenizer == BYTE_TOKENIZER else 0
+        least = BYTES if self.config.tokenizer == BYTE_TOKENIZER else self.config.vocabulary or 0
         return max(least, *(file.highest + 1 for file in files))
 
     def fingerprint(self) -> str:
@@ -126,8 +128,38 @@ class Text(Task):
         """``tokenizer.json``, so that the model can be run, and what belongs to it."""
         if self.config.tokenizer == BYTE_TOKENIZER:
             return {"tokenizer.json": byte_tokenizer().encode()}
+        if self._trained is not None:
+            return {"tokenizer.json": self._trained.read_bytes()}
         paths = [Path(self.config.tokenizer) / name for name in TOKENIZER_FILES]
         return {path.name: path.read_bytes() for path in paths if path.is_file()}
+
+    def _tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, None for bytes; and the separator that goes with it."""
+        c = self.config
+        if c.tokenizer in registry.names("tokenizers"):
+            return self._trained_here(c.tokenizer)
+        if c.vocabulary is not None:
+            raise ConfigError(
+                f"task 'text': vocabulary = {c.vocabulary} is for a tokenizer that is trained "
+                f"({', '.join(registry.names('tokenizers'))}), and '{c.tokenizer}' has its own; "
+                "leave it out"
+            )
+        if c.tokenizer != BYTE_TOKENIZER:
+            return self._of_checkpoint(c.tokenizer)
+        self._separator = self._separator or 0
+        return None
+
+    def _trained_here(self, name: str) -> Tokenizer:
+        c = self.config
+        if c.vocabulary is None:
+            raise ConfigError(
+                f"task 'text': tokenizer = '{name}' is trained on the text and needs "
+                "'vocabulary', its number of tokens, for example 4096"
+            )
+        self._trained, tokenizer = train_tokenizer(name, c.files, c.split, c.vocabulary, c.cache)
+        if self._separator is None:
+            (self._separator,) = tokenizer.encode(SEPARATOR)
+        return tokenizer
 
     def _of_checkpoint(self, source: str) -> Tokenizer:
         checkpoint = resolve(source)
@@ -139,7 +171,9 @@ class Text(Task):
 
     def _tokens(self, files: list[Path], tokenizer: Tokenizer | None) -> TokenFile:
         c = self.config
-        return build_tokens(files, c.cache, tokenizer, c.tokenizer, self._separator, c.split)
+        # The name of a file of a trained tokenizer says what it was trained on.
+        name = c.tokenizer if self._trained is None else self._trained.name
+        return build_tokens(files, c.cache, tokenizer, name, self._separator, c.split)
 
     def _cut(self) -> tuple[PackedRows, PackedRows]:
         """Rows to train on, and rows that are held out: another file, or the end of the same."""

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqmix.checkpoint import Tokenizer
 from seqmix.errors import ConfigError
+from seqmix.training.whole_file import whole_file
 
-__all__ = ["TokenFile", "build_tokens", "documents"]
+__all__ = ["TokenFile", "build_tokens", "documents", "made_from"]
 
 FORMAT = 1
 CHUNK = 1 << 20
@@ -64,19 +64,28 @@ def build_tokens(
     ``separator`` is the id behind every document, None for none. Raises ConfigError for files that
     cannot be read or are not UTF-8.
     """
-    made_from = _made_from(files, name, separator, split)
-    path = folder / f"tokens-{made_from[:16]}.bin"
+    digest = made_from(files, [FORMAT, name, separator, split])
+    path = folder / f"tokens-{digest[:16]}.bin"
     if path.is_file() and _about(path).is_file():
         return TokenFile(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        about = _write(part, files, tokenizer, separator, split)
-        _about(path).write_text(json.dumps(about), encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as out:
+        about = _write(out, files, tokenizer, separator, split)
+    # Last: tokens without it count as missing, and are made again.
+    with whole_file(_about(path)) as out:
+        out.write(json.dumps(about).encode())
     return TokenFile(path)
+
+
+def made_from(files: Sequence[Path], options: list[Any]) -> str:
+    """A digest of files and of JSON values; ConfigError for a file that cannot be read."""
+    digest = hashlib.sha256(json.dumps(options).encode())
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError as error:
+            raise ConfigError(f"{file}: cannot be read: {error}") from error
+    return digest.hexdigest()
 
 
 def documents(file: Path, split: str | None) -> Iterator[str]:
@@ -99,7 +108,7 @@ def _pieces(stream: TextIO, split: str) -> Iterator[str]:
 
 
 def _write(
-    path: Path,
+    out: BinaryIO,
     files: Sequence[Path],
     tokenizer: Tokenizer | None,
     separator: int | None,
@@ -109,33 +118,20 @@ def _write(
     end = [] if separator is None else [separator]
     dtype = np.dtype("u1" if tokenizer is None and (separator or 0) < 256 else "<i4")
     digest, count, highest = hashlib.sha256(), 0, -1
-    with path.open("wb") as out:
-        for file in files:
-            for document in documents(file, split):
-                ids = document.encode() if tokenizer is None else tokenizer.encode(document)
-                tokens = np.array([*ids, *end], dtype)
-                out.write(tokens.tobytes())
-                digest.update(tokens.tobytes())
-                count += len(tokens)
-                highest = max(highest, int(tokens.max(initial=0)))
+    for file in files:
+        for document in documents(file, split):
+            ids = document.encode() if tokenizer is None else tokenizer.encode(document)
+            tokens = np.array([*ids, *end], dtype)
+            out.write(tokens.tobytes())
+            digest.update(tokens.tobytes())
+            count += len(tokens)
+            highest = max(highest, int(tokens.max(initial=0)))
     return {
         "dtype": dtype.str,
         "tokens": count,
         "highest": highest,
         "digest": digest.hexdigest(),
     }
-
-
-def _made_from(files: Sequence[Path], name: str, separator: int | None, split: str | None) -> str:
-    """A digest of what the tokens depend on; the contents of files are read for it."""
-    digest = hashlib.sha256(json.dumps([FORMAT, name, separator, split]).encode())
-    for file in files:
-        try:
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError as error:
-            raise ConfigError(f"{file}: cannot be read: {error}") from error
-    return digest.hexdigest()
 
 
 def _about(path: Path) -> Path:

@@ -6,30 +6,38 @@ different precision cannot stand side by side; a full trainer would bring its ow
 of random numbers and checkpoints we could not promise.
 
 Whatever a step needs is a function of plan, task and step number, or is in the checkpoint: weights,
-optimizer, torch's generator, the figures so far. The same machine with the same number of threads
-gives the same bytes, interrupted or not.
+optimizer, torch's generators, the figures so far. The same machine with the same number of threads
+and processes gives the same bytes, interrupted or not; another number of processes, or another way
+of sharing the work, the same but for rounding.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from seqmix.errors import ConfigError, SeqmixError
+from seqmix.errors import SeqmixError
 from seqmix.model import Model
 from seqmix.training.fabric import make_fabric
-from seqmix.training.metrics import Metrics, Row
+from seqmix.training.fit import check_fit
+from seqmix.training.folder_lock import FolderLock
+from seqmix.training.metrics import Metrics, Row, check_tensorboard
 from seqmix.training.objective import Objective, measure, parameter_groups
 from seqmix.training.plan import Training, learning_rate
+from seqmix.training.processes import first_for_all, settle
+from seqmix.training.randomness import Randomness
 from seqmix.training.rows import Batch, Order
+from seqmix.training.sharding import build_model, in_one_piece, is_sharded, whole_model
 from seqmix.training.standing import Standing
 from seqmix.training.stored import read_stored, write_stored
 from seqmix.training.task import Task, build_task
+from seqmix.training.whole_file import remove_parts
 
 __all__ = ["Trainer", "TrainingError"]
 
@@ -60,29 +68,28 @@ class Trainer:
         ``task`` saves building it when it is at hand; ``fabric`` is a launched
         ``lightning_fabric.Fabric``, by default one for one device. Raises ConfigError when model,
         task and plan do not fit, CheckpointError when the checkpoint is of another training.
+        Nothing is written before the first step.
         """
         self.training = training
         self.plan = training.training
         self.out = out
         self.fabric = fabric or make_fabric(self.plan.precision)
-        self.task = task or build_task(training.task)
-        _check(training, self.task, self.fabric.world_size)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.plan.seed)
-            self.model = Model(training.model)
-            self._random = torch.get_rng_state()
-        self.standing = Standing()
+        self.task = task or self._build_task()
+        check_fit(training, self.task, self.fabric.world_size)
         self._order = Order(len(self.task.train), self.plan.batch, self.plan.seed)
-        optimizer = torch.optim.AdamW(
-            parameter_groups(self.model, self.plan.weight_decay), betas=self.plan.betas
-        )
-        self._objective, self._optimizer = self.fabric.setup(Objective(self.model), optimizer)
-        if resume and (out / CHECKPOINT).is_file():
+        self._random = Randomness(self.fabric.device)
+        self.model = self._fresh_model()
+        self._sharded = is_sharded(self.model)
+        self._set_up()
+        self.standing = Standing()
+        if resume and self.fabric.broadcast((out / CHECKPOINT).is_file()):
             self._restore()
+        if tensorboard:
+            check_tensorboard()
+        self._tensorboard = tensorboard
+        self._opened = False
+        self._lock: FolderLock | None = None
         self._metrics: Metrics | None = None
-        if self.fabric.is_global_zero:
-            board = out / BOARD if tensorboard else None
-            self._metrics = Metrics(out / METRICS, self.standing.rows, board)
 
     @property
     def done(self) -> bool:
@@ -90,19 +97,102 @@ class Trainer:
         return self.standing.step >= self.plan.steps or self.standing.stopped
 
     def run(self, watch: Callable[[Trainer], None] | None = None) -> Standing:
-        """Train to the end; ``watch`` is called after every step. Saves as the plan says."""
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self._random)
+        """Train to the end; ``watch`` is called after every step. Saves as the plan says.
+
+        Raises ConfigError when another process trains into the same folder, TrainingError when the
+        loss is no longer a number, CheckpointError when a checkpoint cannot be written.
+        """
+        try:
+            self._open()
             while not self.done:
                 self.advance()
                 if watch is not None:
                     watch(self)
-        if self._metrics is not None:
-            self._metrics.close()
+        finally:
+            self.close()
         return self.standing
 
     def advance(self) -> None:
         """One update, and what is due after it: figures, a test, a checkpoint."""
+        self._open()
+        with self._random.going_on():
+            rate = self._update()
+            self._report_if_due(rate)
+        plan, step = self.plan, self.standing.step
+        if self.done or step % plan.save_every == 0:
+            self.standing.check(self._failed)
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint; it appears whole or not at all."""
+        kept = {
+            "random": self._random.gathered(self.fabric.world_size),
+            "standing": self.standing.to_dict(),
+        }
+        path, optimizer = self.out / CHECKPOINT, self._optimizer.optimizer
+        write_stored(self.fabric, path, self.training, self.task, self.model, optimizer, kept)
+
+    def whole_model(self) -> Model | None:
+        """The model in one piece in the first process, None in the others; all must ask."""
+        return whole_model(self.model, self.fabric.is_global_zero)
+
+    def close(self) -> None:
+        """Finish the metrics and give the folder free; :meth:`run` does it by itself."""
+        self._opened = False
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        if self.fabric.world_size > 1:
+            settle()
+
+    def _build_task(self) -> Task:
+        """The task; the first process of a machine makes what can be kept, such as tokens."""
+        with self.fabric.rank_zero_first(local=True):
+            return build_task(self.training.task)
+
+    def _fresh_model(self) -> Model:
+        """Weights that are a function of the seed, and generators that are those of this process.
+
+        Every process draws the same weights. What it draws later, such as what to drop, is its own.
+        """
+        with self._random.seeded(self.plan.seed):
+            model = build_model(self.training.model, self.fabric)
+        if rank := self.fabric.global_rank:
+            with self._random.seeded(self.plan.seed, rank):
+                pass
+        return model
+
+    def _set_up(self) -> None:
+        """Bring model and optimizer to where they are trained; the optimizer comes last."""
+        self._objective = self.fabric.setup_module(Objective(self.model))
+        optimizer = torch.optim.AdamW(
+            parameter_groups(self.model, self.plan.weight_decay), betas=self.plan.betas
+        )
+        self._optimizer = self.fabric.setup_optimizers(optimizer)
+
+    def _open(self) -> None:
+        """Take the folder and begin the metrics, once; what is behind the last row is dropped."""
+        if not self._opened:
+            first_for_all(self.fabric, self._take_folder)
+            self._opened = True
+
+    def _take_folder(self) -> None:
+        self._lock = FolderLock(self.out)
+        remove_parts(self.out)
+        board = self.out / BOARD if self._tensorboard else None
+        self._metrics = Metrics(self.out / METRICS, self.standing.rows, board)
+
+    def _restore(self) -> None:
+        path, optimizer = self.out / CHECKPOINT, self._optimizer.optimizer
+        kept = read_stored(path, self.training, self.task, self.model, optimizer)
+        self._random.restore(kept["random"], self.fabric.global_rank)
+        self.standing = Standing.from_dict(kept["standing"])
+
+    def _update(self) -> float:
+        """Take one step; its learning rate."""
         rate = learning_rate(self.standing.step, self.plan)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -112,20 +202,7 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self.standing.count(loss, auxiliary, norm, batch.inputs.numel())
-        self._after_step(rate)
-
-    def save(self) -> None:
-        """Write a checkpoint; it appears whole or not at all."""
-        self._random = torch.get_rng_state()
-        parts = {"objective": self._objective, "optimizer": self._optimizer}
-        kept = {"random": self._random, "standing": self.standing.to_dict()}
-        write_stored(self.fabric, self.out / CHECKPOINT, self.training, self.task, parts, kept)
-
-    def _restore(self) -> None:
-        parts = {"objective": self._objective, "optimizer": self._optimizer}
-        kept = read_stored(self.fabric, self.out / CHECKPOINT, self.training, self.task, parts)
-        self._random = kept["random"]
-        self.standing = Standing.from_dict(kept["standing"])
+        return rate
 
     def _backward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients of the mean over all targets of the batch; its loss and auxiliary loss.
@@ -141,7 +218,7 @@ class Trainer:
                 self.fabric.global_rank, None, world
             )
             here = part.to(self.fabric.device)
-            with self.fabric.no_backward_sync(self._objective, enabled=cut < cuts - 1):
+            with self._unsynchronized(cut < cuts - 1):
                 loss, _, auxiliary = self._objective(here.inputs, here.targets, here.positions)
                 # Processes average their gradients, so each counts itself for all.
                 self.fabric.backward(loss * (world / max(1, asked)) + auxiliary / cuts)
@@ -153,23 +230,31 @@ class Trainer:
             total = self.fabric.all_reduce(total, reduce_op="sum")
         return total[0], total[1]
 
+    def _unsynchronized(self, unfinished: bool) -> AbstractContextManager[Any]:
+        """Processes exchange gradients after the last micro-batch, or after each under FSDP.
+
+        There, gradients that are not exchanged yet would be kept whole in every process.
+        """
+        if self._sharded:
+            return nullcontext()
+        context: AbstractContextManager[Any] = self.fabric.no_backward_sync(
+            self._objective, enabled=unfinished
+        )
+        return context
+
     def _clip(self) -> Tensor:
-        """The norm of the gradient before it was clipped."""
+        """The norm of the whole gradient before it was clipped."""
         limit = math.inf if self.plan.clip is None else self.plan.clip
         norm: Tensor = self.fabric.clip_gradients(
             self._objective, self._optimizer, max_norm=limit, error_if_nonfinite=False
         )
-        return norm.detach()
+        return in_one_piece(norm).detach()
 
-    def _after_step(self, rate: float) -> None:
+    def _report_if_due(self, rate: float) -> None:
         plan, step = self.plan, self.standing.step
-        last = step >= plan.steps
-        tests = last or step % plan.test_every == 0
+        tests = step >= plan.steps or step % plan.test_every == 0
         if tests or step % plan.log_every == 0:
             self._log(rate, tests)
-        if last or self.standing.stopped or step % plan.save_every == 0:
-            self.standing.check(self._failed)
-            self.save()
 
     def _log(self, rate: float, tests: bool) -> None:
         self.standing.check(self._failed)
@@ -198,21 +283,3 @@ class Trainer:
             f"{self.out}: the loss or its gradient is no longer finite at step "
             f"{self.standing.step}; lower 'rate', raise 'warm_up', or set 'clip', and start anew"
         )
-
-
-def _check(training: Training, task: Task, world: int) -> None:
-    """ConfigError unless model, task and plan fit."""
-    config, plan = training.model, training.training
-    where = f"model '{config.name}' on task '{training.task.kind}'"
-    if task.vocab_size > config.vocab_size:
-        raise ConfigError(
-            f"{where}: the task uses {task.vocab_size} ids, the model has vocab_size "
-            f"{config.vocab_size}; make it at least that"
-        )
-    if plan.batch % (plan.accumulate * world):
-        raise ConfigError(
-            f"{where}: batch = {plan.batch} cannot be cut into {plan.accumulate} micro-batches "
-            f"for {world} processes; make it a multiple of {plan.accumulate * world}"
-        )
-    if not len(task.held_out):
-        raise ConfigError(f"{where}: there is nothing held out to test on; give some data to it")
