@@ -5,6 +5,7 @@ Sizes: N rows, S tokens.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from seqmix.training.rows import IGNORED, Rows
+from seqmix_recall.attended import attended_share
 
 if TYPE_CHECKING:
     from seqmix.model import Model
 
-__all__ = ["accuracy_by_position", "recall_report"]
+__all__ = ["accuracy_by_position", "mixture_report", "recall_report"]
 
 ROWS_AT_ONCE = 128
 
@@ -45,14 +47,31 @@ def accuracy_by_position(
 
 
 def recall_report(model: Model, rows: Rows) -> dict[str, Any]:
-    """Accuracy over all questions, and at every place where something is asked."""
+    """Accuracy over all questions, and at every place where something is asked.
+
+    A model that selects where it attends has the share of such positions too.
+    """
     right, asked = accuracy_by_position(model, rows)
     places = np.flatnonzero(asked)
     return {
         "accuracy": float(right.sum() / max(1, asked.sum())),
         "questions": int(asked.sum()),
+        **attended_share(model, rows),
         "by_position": [
             {"position": int(p), "questions": int(asked[p]), "accuracy": float(right[p] / asked[p])}
             for p in places
         ],
+    }
+
+
+def mixture_report(model: Model, portions: Mapping[str, Rows]) -> dict[str, Any]:
+    """Accuracy over all questions, and by name that of every portion that has rows."""
+    reports = {name: recall_report(model, rows) for name, rows in portions.items() if len(rows)}
+    questions = sum(report["questions"] for report in reports.values())
+    right = sum(report["accuracy"] * report["questions"] for report in reports.values())
+    return {
+        "accuracy": right / max(1, questions),
+        "questions": questions,
+        **{name: report["accuracy"] for name, report in reports.items()},
+        "portions": reports,
     }

@@ -31,7 +31,7 @@ def mqar_rows(settings: MQARSettings, rows: int, seed: int) -> ArrayRows:
     puts it; the target at a query is the value of its key, and nothing is asked elsewhere. The
     same seed gives the same bytes.
     """
-    if settings.generator == "zoology":
+    if settings.generator == "zoology" and rows:
         return zoology_mqar(settings, rows, seed)
     return blockwise(rows, settings.length, seed, partial(_mqar, settings))
 

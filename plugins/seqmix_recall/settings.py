@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Literal, Self, TypeAlias
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -16,11 +16,16 @@ __all__ = [
     "InductionSettings",
     "MQARSettings",
     "PairSettings",
+    "Portion",
     "QuerySettings",
     "RecallSettings",
+    "Use",
     "key_range",
     "value_range",
 ]
+
+
+Use: TypeAlias = Literal["train", "test"]
 
 
 class RecallSettings(Strict):
@@ -64,8 +69,8 @@ class QuerySettings(RecallSettings):
         """Places where a query may begin."""
         return (self.length - self.context_length()) // self.query_length()
 
-    @model_validator(mode="after")
-    def _queries_fit(self) -> Self:
+    def check_length(self) -> None:
+        """ValueError when a row is too short for its context and queries."""
         needed = self.context_length() + self.query_length() * self.pairs
         if self.length < needed:
             raise ValueError(
@@ -73,6 +78,10 @@ class QuerySettings(RecallSettings):
                 f"{self.pairs} queries of {self.query_length()} need {needed}; make it longer, "
                 "or take fewer pairs"
             )
+
+    @model_validator(mode="after")
+    def _queries_fit(self) -> Self:
+        self.check_length()
         return self
 
 
@@ -88,15 +97,51 @@ class PairSettings(QuerySettings):
         return self
 
 
+class Portion(Strict):
+    """Rows of another length, or with another number of pairs, among those of the task."""
+
+    length: PositiveInt
+    pairs: PositiveInt
+    train_rows: NonNegativeInt = 0
+    test_rows: NonNegativeInt = 0
+
+
 class MQARSettings(PairSettings):
     """Multi-query associative recall."""
 
     passes: PositiveInt = 1
     """How often the context shows all pairs."""
+    mixture: list[Portion] = Field(default_factory=list)
+    """What else is trained on and tested; all other options are those of the task."""
 
     def context_length(self) -> int:
         """All pairs, as often as there are passes."""
         return 2 * self.pairs * self.passes
+
+    def portions(self) -> list[MQARSettings]:
+        """The task without its mixture, then every portion of that as a task by itself.
+
+        How many rows each has is what :meth:`counts` says.
+        """
+        plain = self.model_copy(update={"mixture": []})
+        own = [{"length": p.length, "pairs": p.pairs} for p in self.mixture]
+        return [plain, *(plain.model_copy(update=sizes) for sizes in own)]
+
+    def counts(self, use: Use) -> list[int]:
+        """Rows of every portion, the task itself first."""
+        if use == "train":
+            return [self.train_rows, *(portion.train_rows for portion in self.mixture)]
+        return [self.test_rows, *(portion.test_rows for portion in self.mixture)]
+
+    @model_validator(mode="after")
+    def _portions_fit(self) -> Self:
+        for number, portion in enumerate(self.portions()[1:]):
+            try:
+                portion.check_length()
+                _check_vocabulary(portion.vocab_size, portion.pairs)
+            except ValueError as error:
+                raise ValueError(f"mixture.{number}: {error}") from error
+        return self
 
 
 class ForgettingSettings(PairSettings):

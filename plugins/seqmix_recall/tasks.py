@@ -6,9 +6,10 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from seqmix.training.rows import ArrayRows
+from seqmix.training.rows import ArrayRows, Rows
 from seqmix.training.task import Task
-from seqmix_recall.accuracy import recall_report
+from seqmix_recall.accuracy import mixture_report, recall_report
+from seqmix_recall.mixed import MixedRows
 from seqmix_recall.queries import compositional_rows, forgetting_rows, mqar_rows
 from seqmix_recall.settings import (
     AssociativeSettings,
@@ -17,6 +18,7 @@ from seqmix_recall.settings import (
     InductionSettings,
     MQARSettings,
     RecallSettings,
+    Use,
 )
 from seqmix_recall.single import associative_rows, induction_rows
 
@@ -52,12 +54,12 @@ class RecallTask(Task):
         return self.config.vocab_size
 
     @property
-    def train(self) -> ArrayRows:
+    def train(self) -> Rows:
         """``train_rows`` rows of ``seed``."""
         return self._train
 
     @property
-    def held_out(self) -> ArrayRows:
+    def held_out(self) -> Rows:
         """``test_rows`` rows of ``test_seed``."""
         return self._held_out
 
@@ -66,12 +68,19 @@ class RecallTask(Task):
         return recall_report(model, self.held_out)
 
     @cached_property
-    def _train(self) -> ArrayRows:
-        return self.rows(self.config.train_rows, self.config.seed)
+    def _train(self) -> Rows:
+        return self.drawn("train")
 
     @cached_property
-    def _held_out(self) -> ArrayRows:
-        return self.rows(self.config.test_rows, self.config.test_seed)
+    def _held_out(self) -> Rows:
+        return self.drawn("test")
+
+    def drawn(self, use: Use) -> Rows:
+        """The rows to train on, or those to test on."""
+        own = self.config
+        if use == "train":
+            return self.rows(own.train_rows, own.seed)
+        return self.rows(own.test_rows, own.test_seed)
 
 
 class MQAR(RecallTask):
@@ -83,6 +92,23 @@ class MQAR(RecallTask):
     def rows(self, count: int, seed: int) -> ArrayRows:
         """See :func:`~seqmix_recall.queries.mqar_rows`."""
         return mqar_rows(self.config, count, seed)
+
+    def report(self, model: Model) -> dict[str, Any]:
+        """Of a mixture the accuracy of every portion; else what every recall task reports."""
+        if not self.config.mixture:
+            return super().report(model)
+        portions = self.config.portions()
+        names = [f"accuracy_{portion.length}_{portion.pairs}" for portion in portions]
+        return mixture_report(model, dict(zip(names, self._parts("test"), strict=True)))
+
+    def drawn(self, use: Use) -> Rows:
+        """The rows of all portions, of which some may have none."""
+        return MixedRows(self._parts(use)) if self.config.mixture else super().drawn(use)
+
+    def _parts(self, use: Use) -> list[ArrayRows]:
+        seed = self.config.seed if use == "train" else self.config.test_seed
+        portions = zip(self.config.portions(), self.config.counts(use), strict=True)
+        return [mqar_rows(portion, count, seed) for portion, count in portions]
 
 
 class ForgettingRecall(RecallTask):
