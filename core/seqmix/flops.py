@@ -85,6 +85,9 @@ def visible_pairs(queries: int, keys: int, *, causal: bool = True, window: int =
 
     Without padding this is exact. A window sees at most ``window`` keys.
     """
+    if causal:
+        # Those before the first key see nothing.
+        queries = min(queries, keys)
     past = keys - queries
     reach = min(window or keys, keys)
     if not causal:

@@ -5,6 +5,7 @@ B batch, H query heads, G key heads, S queries, T keys, K key size, V value size
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,14 @@ from seqmix_ir.defn import Array, Decomposition, Example, OpDef, Run, op
 from seqmix_ir.errors import IRError
 from seqmix_ir.ops.arithmetic import Mul, Sub
 from seqmix_ir.ops.attention import Attention
-from seqmix_ir.ops.elementwise import Cos, Sin
+from seqmix_ir.ops.constants import constant
+from seqmix_ir.ops.elementwise import Cos, Round, Sin
 from seqmix_ir.ops.precision import narrow, wider_dtype
 from seqmix_ir.ops.rotary import Rotary
 from seqmix_ir.ops.rules import expect_dtype, expect_rank, expect_shape
 from seqmix_ir.ops.scan import Scan
 from seqmix_ir.ops.shape import Squeeze, Transpose, Unsqueeze
-from seqmix_ir.types import TensorType
+from seqmix_ir.types import DType, TensorType
 
 if TYPE_CHECKING:
     from seqmix_ir.builder import Builder
@@ -142,12 +144,26 @@ class PerQueryAttention(OpDef):
         place = b(Unsqueeze((1,)), query_position)
         distance = narrow(b, b(Sub(), key_positions, place), inv_freq.type.dtype)
         angles = b(Mul(), b(Unsqueeze((2,)), distance), b(Unsqueeze((1,)), inv_freq))
-        factor, wide = b(Unsqueeze((1, 2)), magnitude), wider_dtype(k.type.dtype)
-        cos, sin = (narrow(b, b(Mul(), b(f(), angles), factor), wide) for f in (Cos, Sin))
+        angles = _within_a_turn(b, angles, wider_dtype(k.type.dtype))
+        factor = narrow(b, b(Unsqueeze((1, 2)), magnitude), angles.type.dtype)
+        cos, sin = (b(Mul(), b(f(), angles), factor) for f in (Cos, Sin))
         turned = b(Rotary(self.interleaved), k, cos, sin)
         row = b(Unsqueeze((2,)), q)
         y = b(self.attention, row, turned, v, place, key_positions, None, None)
         return (b(Squeeze((2,)), y),)
+
+
+def _within_a_turn(b: Builder, angles: Value, dtype: DType) -> Value:
+    """The angles in ``dtype``, where that is narrower less whole turns: functions of few digits.
+
+    What is taken off is exact while they are wide, and cos and sin take half as long after.
+    """
+    if angles.type.dtype != "f64" or dtype == "f64":
+        return narrow(b, angles, dtype)
+    wide = angles.type.dtype
+    turns = b(Mul(), angles, constant(b, 1 / (2 * math.pi), wide))
+    part = narrow(b, b(Sub(), turns, b(Round(), turns)), dtype)
+    return b(Mul(), part, constant(b, 2 * math.pi, dtype))
 
 
 OPS: tuple[type[OpDef], ...] = (PerQueryAttention,)

@@ -35,7 +35,7 @@ app.add_typer(evaluations)
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="What to load.")]
 BackendName = Annotated[str, typer.Option("--backend", "-b", help="A backend, or auto.")]
 Rope = Annotated[
-    str | None, typer.Option(help="Extend the context: yarn:2, ntk:4, .. or dynamic-yarn.")
+    str | None, typer.Option(help="Extend the context: yarn:2, dynamic-yarn, rerope:W, ..")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

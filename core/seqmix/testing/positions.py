@@ -70,7 +70,9 @@ def _subjects(
     checked = build_config(cls.Config, options, f"position encoding '{name}'")
     kind = cast(type[SequenceMixer], registry.get("mixers", mixer))
     size = {"width": _WIDTH} if cls.built_for == "width" else {"head_dim": _HEAD_DIM}
-    for fields in _MIXERS:
+    # An encoding for so many heads is tried in mixers of as many.
+    heads = {key: options[key] for key in ("heads",) if key in options}
+    for fields in ({**mixer_fields, **heads} for mixer_fields in _MIXERS):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(11)
             inner = kind(build_config(kind.Config, fields, f"mixer '{mixer}'"), _WIDTH)
