@@ -47,9 +47,9 @@ def written_out(
 def _logit(config: ClippedHeadsConfig, q: np.ndarray, k: np.ndarray, distance: float) -> float:
     R = config.rotary_dim or config.head_dim
     turn = np.exp(1j * distance * config.theta ** (-np.arange(0, R, 2) / R))
-    halves = (np.s_[0:R:2], np.s_[1:R:2])
+    halves = slice(0, R, 2), slice(1, R, 2)
     if config.layout == "half":
-        halves = (np.s_[: R // 2], np.s_[R // 2 : R])
+        halves = slice(0, R // 2), slice(R // 2, R)
     first, second = (y[halves[0]] + 1j * y[halves[1]] for y in (q, k))
     return float((first * turn * second.conj()).real.sum() + q[R:] @ k[R:])
 

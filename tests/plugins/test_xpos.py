@@ -31,9 +31,9 @@ def written_out(
     half, out = R // 2, np.zeros_like(v)
     zeta = (np.arange(half) * 2 / R + config.gamma) / (1 + config.gamma)
     theta = config.theta ** (-2 * np.arange(half) / R)
-    pairs = np.s_[:half], np.s_[half:R]
+    pairs = slice(0, half), slice(half, R)
     if config.layout == "interleaved":
-        pairs = np.s_[0:R:2], np.s_[1:R:2]
+        pairs = slice(0, R, 2), slice(1, R, 2)
     for t in rows or range(len(q)):
         logits = []
         for s in range(t + 1):
