@@ -190,6 +190,9 @@ def _with_config(model: Model, config: ModelConfig) -> Model:
 
     from seqmix.model import Model
 
+    if config == model.config:
+        return copy.copy(model)
+
     with torch.device("meta"):
         made = Model(config).train(model.training)
     if made.position is not None and model.dtype == torch.float64:

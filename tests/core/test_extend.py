@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from tests.core import tiny
 
 from seqmix.config import ModelConfig
@@ -66,3 +67,11 @@ def test_models_that_cannot_be_extended(position: Any, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         extend(tiny.config(position=position), "yarn:2")
     assert expected in str(caught.value)
+
+
+def test_none_leaves_a_model_with_a_learned_encoding_as_it_is() -> None:
+    model = Model(tiny.config(position={"kind": "learned", "max_positions": 20}, head_dim=None))
+    other = extend(model, "none")
+    assert other is not model
+    ids, positions = tiny.tokens(1, 9)
+    assert torch.equal(other(ids, positions)[0], model(ids, positions)[0])
