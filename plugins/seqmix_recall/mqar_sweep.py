@@ -48,6 +48,8 @@ class MQARSweep(Strict):
     vocab_size: PositiveInt = 8192
     train_rows: PositiveInt = 100_000
     test_rows: PositiveInt = 3_000
+    test_seed: NonNegativeInt = 10
+    """Of the rows that are held out."""
     mixture: list[Portion] = Field(default_factory=list)
     """Trained on and tested beside every shape, in one run."""
     batch: PositiveInt = 64
@@ -115,6 +117,7 @@ class MQARSweep(Strict):
             "pairs": shape.pairs,
             "train_rows": self.train_rows,
             "test_rows": self.test_rows,
+            "test_seed": self.test_seed,
             "mixture": [portion.model_dump() for portion in self.mixture],
         }
         where = f"rows of {shape.length} tokens with {shape.pairs} pairs"

@@ -40,7 +40,7 @@ COLUMNS = (*FIRST, *LAST, *ENDING)
 else; tried again by the next call) or waiting; ``weights`` the start of a sha256 over them.
 """
 
-INSTALL = "a table as Parquet needs pyarrow; pip install pyarrow, or leave the Parquet file out"
+INSTALL = 'a table as Parquet needs pyarrow; pip install "seqmix[parquet]", or leave it out'
 
 
 def row_of(run: Run, folder: Path, data: str, error: str | None = None) -> Cells:
@@ -74,7 +74,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, An
 def write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows with types; ConfigError where pyarrow is not installed."""
     try:
-        import pyarrow  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise ConfigError(INSTALL) from error
