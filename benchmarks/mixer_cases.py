@@ -18,6 +18,8 @@ PROMPT = 0
 CASES: dict[str, dict[str, Any]] = {
     "attention": {"kind": "attention", **HEADS},
     "attention, window 256": {"kind": "attention", **HEADS, "window": 256},
+    "rerope, window 256": {"kind": "rerope", **HEADS, "window": 256},
+    "lm_infinite, window 256": {"kind": "lm_infinite", **HEADS, "window": 256},
     "selective, learned": {**SPARSE, "selection": "learned"},
     "selective, programmatic": {**SPARSE, "selection": "programmatic"},
     "selective, random": {**SPARSE, "selection": "random"},

@@ -124,8 +124,10 @@ class Context:
     def prepend(self, tail: Tensor, x: Tensor) -> Tensor:
         """Join a history ``tail [B, W, D]`` and a compacted ``x [B, S, D]`` to ``[B, W + S, D]``.
 
-        The padding that :meth:`compact` left in front of ``x`` moves in front of the tail, so the
-        tail stands directly before the first valid token of each row.
+        The padding that :meth:`compact` left in front of ``x`` gives way to the tail, which stands
+        directly before the first valid token of each row. In front of the tail its first row is
+        repeated, so a valid token may be joined with W rows before it and no more: a history that
+        is read further back needs zeros there.
         """
         joined = torch.cat([tail, x], dim=1)
         if not self.may_be_padded:

@@ -146,7 +146,7 @@ def _causal_conv1d(x: Shape, weight: Shape, *_: object, **more: Any) -> int:
 @flop_formula("long_conv", backward=1.5)
 def _long_conv(x: Shape, filter: Shape, history: Shape | None = None, **more: Any) -> int:
     past = 0 if history is None else history[2]
-    return convolution_flops(x[0], x[1], x[2], filter[1], past)
+    return convolution_flops(x[0], filter[0], x[2], filter[1], past)
 
 
 def _forward(formula: Formula) -> Formula:

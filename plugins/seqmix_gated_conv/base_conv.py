@@ -81,8 +81,8 @@ class BaseConv(SequenceMixer):
     """``y = conv(u) * (W u + b) + u`` (Arora et al. 2023, equation 1 and appendix B).
 
     What an explicit filter of L taps does not reach adds nothing. Its state is the last L - 1
-    inputs, that of an implicit filter all inputs, and a decoding step costs as many products. A
-    short filter is causal to the bit; the others may go through transforms.
+    inputs, that of an implicit filter all inputs and as many taps, and a decoding step costs as
+    many products. A short filter is causal to the bit; the others may go through transforms.
     """
 
     Config = BaseConvConfig
@@ -111,10 +111,10 @@ class BaseConv(SequenceMixer):
             mixed, tail = self.short(x, state["conv"], ctx)
             after = {"conv": tail}
         else:
-            mixed, history = convolve(
-                x, self._filter(x, state), state["history"], ctx, grows=self.explicit is None
+            filter, after = self._filter(x, state)
+            mixed, after["history"] = convolve(
+                x, filter, state["history"], ctx, grows=self.explicit is None
             )
-            after = {"history": history}
         if self.config.activation:
             # A short convolution has applied its own already.
             mixed = mixed if self.short is not None else F.silu(mixed)
@@ -122,10 +122,11 @@ class BaseConv(SequenceMixer):
         return mask_padding(torch.addcmul(x, mixed, gate), ctx), after
 
     def state_spec(self) -> dict[str, StateSpec]:
-        """``conv [B, D, L - 1]`` or ``history [B, D, L - 1]``; ``[B, D, P]`` when implicit."""
+        """``conv [B, D, L - 1]`` or ``history [B, D, L - 1]``, implicit: P, and taps."""
         if self.short is not None:
             return {"conv": StateSpec(("B", self.width, (self.config.taps or 3) - 1), role="conv")}
-        return {"history": history_spec(self.width, self.config.taps)}
+        made = {} if self.implicit is None else {"filter": self.implicit.spec()}
+        return {**made, "history": history_spec(self.width, self.config.taps)}
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
@@ -146,7 +147,7 @@ class BaseConv(SequenceMixer):
         return self._flops(batch_size, seq_len, 0)
 
     def step_flops(self, batch_size: int, past: int) -> int:
-        """A long convolution multiplies once per token behind; an implicit filter is made anew."""
+        """A long convolution multiplies once per token behind; implicit filters grow by a tap."""
         return self._flops(batch_size, 1, past)
 
     def _flops(self, batch_size: int, seq_len: int, past: int) -> int:
@@ -156,14 +157,16 @@ class BaseConv(SequenceMixer):
             return total + 2 * tokens * self.short.weight.numel()
         taps = self.config.taps or past + seq_len
         total += convolution_flops(batch_size, self.width, seq_len, taps, past)
-        return total if self.implicit is None else total + self.implicit.flops(past + seq_len)
+        return total if self.implicit is None else total + self.implicit.flops(seq_len)
 
-    def _filter(self, x: Tensor, state: State) -> Tensor:
-        """``[D, L]``, as long as everything so far when implicit."""
-        if self.explicit is not None:
-            filter: Tensor = self.explicit
-        elif self.implicit is not None:
-            filter = self.implicit(state["history"].shape[2] + x.shape[1])
-        if self.config.form == "listing":
-            return filter
-        return with_skip(filter, filter.new_ones(1).expand(self.width))
+    def _filter(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """``[D, L]``, as long as everything so far when implicit; and the state of its taps."""
+        skips = self.config.form == "skip"
+        if self.implicit is not None:
+            skip = x.new_ones(self.width) if skips else None
+            filter, known = self.implicit.after(state["filter"], x.shape[1], skip=skip)
+            return filter, {"filter": known}
+        if self.explicit is None:
+            raise TypeError("a short filter is no long convolution")
+        filter = self.explicit
+        return with_skip(filter, filter.new_ones(self.width)) if skips else filter, {}

@@ -1,6 +1,6 @@
 """Implicit filters: taps that a small network makes from their distance, for any length.
 
-Sizes: L taps, D filters, E features of a distance, N hidden width.
+Sizes: B batch, P past slots, L taps, D filters, E features of a distance, N hidden width.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from seqmix.config import Strict
 from seqmix.layers import wide
+from seqmix.state import StateSpec
 
 __all__ = ["ImplicitFilter", "ImplicitFilterConfig", "explicit_filter", "with_skip"]
 
@@ -71,10 +72,13 @@ class ImplicitFilter(nn.Module):
             start = torch.full((config.layers + 1, config.hidden), config.frequency)
             self.frequency = nn.Parameter(start)
 
-    def forward(self, length: int) -> Tensor:
-        """The first ``length`` taps ``[D, L]``, nearest first."""
+    def forward(self, length: int, *, start: int = 0, skip: Tensor | None = None) -> Tensor:
+        """The ``length`` taps from distance ``start`` on, ``[D, L]``, nearest first.
+
+        ``skip [D]`` is added to the tap at distance 0, which is ``skip * u`` added to the output.
+        """
         weight = wide(self.outer.weight)
-        n = torch.arange(length, device=weight.device).to(weight.dtype)
+        n = torch.arange(start + length, device=weight.device)[start:].to(weight.dtype)
         time = n / max(1, self.config.reference_length - 1)
         h = self._features(n, time)
         for index, layer in enumerate(self._layers()):
@@ -88,7 +92,29 @@ class ImplicitFilter(nn.Module):
         if self.config.normalize:
             # The quotient of 0 and 0 would be NaN where a window has fallen to nothing.
             taps = taps / taps.abs().sum(0, keepdim=True).clamp(min=_TINY)
-        return taps
+        return taps if skip is None else taps + wide(skip).unsqueeze(1) * (n == 0).to(taps.dtype)
+
+    def after(
+        self, known: Tensor, length: int, *, skip: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """All taps ``[D, P + L]`` where those of the state ``known [B, D, P]`` are made already.
+
+        Also the next state, whose rows are views of these taps. A tap depends on its distance
+        alone, so it is made once, when the first token that far behind comes into reach. In
+        training all are made anew, so that they are those of the present weights, and all of them
+        pass gradients on, even where states are detached or outlive an optimizer's step.
+        """
+        rows, _, past = known.shape
+        if self.training:
+            taps = self(past + length, skip=skip)
+        else:
+            new = self(length, start=past, skip=skip)
+            taps = torch.cat([known[0].to(new.dtype), new], dim=1)
+        return taps, taps.to(known.dtype).unsqueeze(0).expand(rows, -1, -1)
+
+    def spec(self) -> StateSpec:
+        """The taps that are made already, ``[B, D, P]`` in float32, the same in every row."""
+        return StateSpec(("B", self.outer.weight.shape[0], "P"), "f32")
 
     def flops(self, length: int) -> int:
         """The matrix products of ``length`` taps."""

@@ -34,7 +34,7 @@ def convolve(
 
     ``x [B, S, D]``, ``filter [C * D, L]``, ``history [B, D, P]`` -> ``y [B, S, C * D]``, 0 at
     padding, and ``[B, D, P + S]`` when it ``grows``, else the last P slots. ``filter[c * D + d]``
-    is the filter c of channel d; with C above 1 the history is still kept once. The filter may be
+    is the filter c of channel d; what is convolved is kept and transformed once. The filter may be
     float32 beside a narrower x: sums are float32 anyway. What lies L or more tokens back, or
     before the first token, adds nothing; to reach all of a growing history L must be P + S.
 
@@ -44,25 +44,17 @@ def convolve(
     tokens = turned(mask_padding(x, ctx))
     joined = torch.cat([history, tokens], dim=2)
     if not ctx.may_be_padded:
-        y = _run(history, tokens, filter)
+        y = long_conv(tokens, filter, history)
     else:
         # Zeros in front of everything are as good as nothing, so that is where padding goes.
         kept = torch.ones_like(history[:, 0], dtype=torch.bool)
         order, slot = valid_last(torch.cat([kept, ctx.valid], dim=1))
         joined = torch.gather(joined, 2, _each(order, x.shape[2]))
         place = (slot[:, past:] - past).clamp(min=0)
-        y = _run(joined[:, :, :past], joined[:, :, past:], filter)
+        y = long_conv(joined[:, :, past:], filter, joined[:, :, :past])
         y = torch.gather(y, 2, _each(place, filter.shape[0]))
     after = joined if grows else joined[:, :, x.shape[1] :].clone()
     return mask_padding(turned(y), ctx), after
-
-
-def _run(history: Tensor, tokens: Tensor, filter: Tensor) -> Tensor:
-    """The outputs ``[B, C * D, S]``."""
-    copies = filter.shape[0] // tokens.shape[1]
-    if copies > 1:
-        history, tokens = (torch.cat([t] * copies, dim=1) for t in (history, tokens))
-    return long_conv(tokens, filter, history)
 
 
 def _each(index: Tensor, channels: int) -> Tensor:

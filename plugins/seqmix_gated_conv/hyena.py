@@ -18,7 +18,7 @@ from seqmix.flops import convolution_flops
 from seqmix.layers import CausalConv, equal_parts
 from seqmix.mixer import SequenceMixer
 from seqmix.state import State, StateSpec
-from seqmix_gated_conv.filters import ImplicitFilter, ImplicitFilterConfig, with_skip
+from seqmix_gated_conv.filters import ImplicitFilter, ImplicitFilterConfig
 from seqmix_gated_conv.history import convolve, history_spec
 
 __all__ = ["Hyena", "HyenaConfig"]
@@ -52,8 +52,8 @@ class Hyena(SequenceMixer):
     one more convolution, in front of the first gate. Row ``v * (N - 1) + i - 1`` of the filters'
     output is channel v of ``k_i``; channel v of every head uses it.
 
-    The state is what each long convolution has read, ``[B, D, P]``, so a decoding step costs
-    ``(N - 1) * P * D`` products, and the taps of P distances made anew.
+    The state is what each long convolution has read, ``[B, D, P]``, and the taps so far, ``[B,
+    (N - 1) V, P]``, so a decoding step costs ``(N - 1) * P * D`` products, and one new tap.
     """
 
     Config = HyenaConfig
@@ -78,7 +78,8 @@ class Hyena(SequenceMixer):
         *gates, value = streams.chunk(self.config.order + 1, dim=2)
         if self.config.gates == "safari":
             gates.reverse()
-        after, filters = {"conv": tail}, self._filters(state["history"].shape[2] + x.shape[1])
+        taps, known = self.filter.after(state["filter"], x.shape[1], skip=self.skip)
+        after, filters = {"conv": tail, "filter": known}, self._filters(taps)
         value = gates[0] * value
         for key, gate, filter in zip(self._keys(), gates[1:], filters, strict=True):
             value, after[key] = convolve(value, filter, state[key], ctx)
@@ -86,9 +87,10 @@ class Hyena(SequenceMixer):
         return mask_padding(self.output(value), ctx), after
 
     def state_spec(self) -> dict[str, StateSpec]:
-        """``conv [B, (N + 1) D, W - 1]``, and ``history [B, D, P]`` for each long convolution."""
+        """``conv [B, (N + 1) D, W - 1]``, the filters, and a history for each of them."""
         channels, taps = self.short.weight.shape
         specs = {"conv": StateSpec(("B", channels, taps - 1), role="conv")}
+        specs["filter"] = self.filter.spec()
         return specs | dict.fromkeys(self._keys(), history_spec(self.width))
 
     @classmethod
@@ -110,7 +112,7 @@ class Hyena(SequenceMixer):
         return self._flops(batch_size, seq_len, 0)
 
     def step_flops(self, batch_size: int, past: int) -> int:
-        """The filters are made anew, and each convolution multiplies once per token behind."""
+        """Each convolution multiplies once per token behind, and each filter gets one more tap."""
         return self._flops(batch_size, 1, past)
 
     def _flops(self, batch_size: int, seq_len: int, past: int) -> int:
@@ -118,13 +120,13 @@ class Hyena(SequenceMixer):
         per_token += self.short.weight.numel() + self.config.order * D
         total = past + seq_len
         long = self.convolutions * convolution_flops(batch_size, D, seq_len, total, past)
-        return 2 * batch_size * seq_len * per_token + self.filter.flops(total) + long
+        return 2 * batch_size * seq_len * per_token + self.filter.flops(seq_len) + long
 
     def _keys(self) -> list[str]:
         return ["history", *(f"history_{i}" for i in range(2, self.config.order))]
 
-    def _filters(self, length: int) -> list[Tensor]:
-        """The taps ``[D, L]`` of each long convolution, with its skip."""
-        taps = with_skip(self.filter(length), self.skip)
+    def _filters(self, taps: Tensor) -> list[Tensor]:
+        """The taps ``[D, L]`` of each long convolution."""
         parts = taps.reshape(self.head_width, self.convolutions, -1).unbind(1)
-        return [part.repeat(self.config.heads, 1) for part in parts]
+        heads = self.config.heads
+        return [part.repeat(heads, 1) if heads > 1 else part for part in parts]

@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seqmix.branches import linear
 from seqmix.context import Context
-from seqmix.mixer import SequenceMixer
-from seqmix.state import State, StateSpec
-from seqmix_gated_conv.s4d import S4DConfig, StateSpaceHead
-from seqmix_gated_conv.state_space import DiagonalStateSpace
+from seqmix.state import State
+from seqmix_gated_conv.s4d import S4D, S4DConfig
 
 __all__ = ["SelectiveS4", "SelectiveS4Config"]
 
@@ -27,7 +25,7 @@ class SelectiveS4Config(S4DConfig):
     """Tokens are weighted by their score, or pass when it is above 1/2 and are dropped else."""
 
 
-class SelectiveS4(SequenceMixer):
+class SelectiveS4(S4D):
     """``y = GLU(W gelu(k * (m u) + D m u))``, ``m_t = sigmoid(w . u_t + b)`` (Wang et al. 2023).
 
     A mask per token in front of S4's long convolution, the state space that of S4D. In the paper
@@ -40,18 +38,14 @@ class SelectiveS4(SequenceMixer):
 
     def __init__(self, config: SelectiveS4Config, width: int) -> None:
         """ConfigError when ``state_size`` is odd. A fresh hard mask lets about half pass."""
-        super().__init__()
+        score = linear(width, 1, True)
+        super().__init__(config, width)
         self.hard = config.mask == "hard"
-        self.score = linear(width, 1, True)
-        self.space = DiagonalStateSpace(width, config)
-        self.skip = nn.Parameter(torch.randn(width))
-        self.head = StateSpaceHead(config, width)
+        self.score = score
 
     def forward(self, x: Tensor, state: State, ctx: Context) -> tuple[Tensor, State]:
         """Mix ``x [B, S, D]``; ``state`` is not changed, so pieces of a sequence can be trained."""
-        seen = x * self.mask(x)
-        y, after = self.space(seen.unsqueeze(2), state["ssm"], ctx)
-        return self.head(y.squeeze(2) + self.skip * seen, ctx), {"ssm": after}
+        return super().forward(x * self.mask(x), state, ctx)
 
     def mask(self, x: Tensor) -> Tensor:
         """The weight of each token, ``[B, S, 1]``."""
@@ -60,10 +54,6 @@ class SelectiveS4(SequenceMixer):
             return score
         passed = (score > 0.5).to(score.dtype)
         return passed + (score - score.detach()) if self.training else passed
-
-    def state_spec(self) -> dict[str, StateSpec]:
-        """``[B, D, 1, N, 2]`` in float32."""
-        return {"ssm": self.space.spec()}
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
@@ -76,5 +66,4 @@ class SelectiveS4(SequenceMixer):
     def flops(self, batch_size: int, seq_len: int) -> int:
         """The scores, the recurrence and the projection; no transform is counted."""
         scores = 2 * batch_size * seq_len * self.score.weight.numel()
-        rest = self.space.flops(batch_size, seq_len) + self.head.flops(batch_size, seq_len)
-        return scores + rest
+        return scores + super().flops(batch_size, seq_len)

@@ -52,7 +52,7 @@ def kinds_of(executable: OnnxExecutable) -> Counter[str]:
 def superfluous(model: onnx.ModelProto) -> list[Any]:
     """Nodes and weights that nothing reads, and nodes that compute what another one does."""
     graph = model.graph
-    read = Counter(name for node in graph.node for name in node.input)
+    read = _read(graph)
     wanted = {output.name for output in graph.output}
     dead = [n.name for n in graph.node if not any(o in wanted or read[o] for o in n.output)]
     unread = [weight.name for weight in graph.initializer if not read[weight.name]]
@@ -61,3 +61,13 @@ def superfluous(model: onnx.ModelProto) -> list[Any]:
         attributes = b"".join(sorted(a.SerializeToString() for a in node.attribute))
         seen[node.op_type, tuple(node.input), attributes] += 1
     return [*dead, *unread, *(key[:2] for key, count in seen.items() if count > 1)]
+
+
+def _read(graph: onnx.GraphProto) -> Counter[str]:
+    """How often each name is read, in bodies and branches too."""
+    found = Counter(name for node in graph.node for name in node.input)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                found += _read(attribute.g)
+    return found

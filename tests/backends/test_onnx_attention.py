@@ -5,12 +5,12 @@ B batch, H query heads, G key heads, S queries, P past, K key size, V value size
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.onnx_graphs import agree, compile_module, nodes_of, run_arrays
+from tests.backends.onnx_graphs import agree, compile_module, kinds_of, nodes_of, run_arrays
 
 from seqmix_ir import ops
 from seqmix_ir.builder import Builder
@@ -18,11 +18,14 @@ from seqmix_ir.defn import Array
 from seqmix_ir.dims import dim
 from seqmix_ir.graph import DimInfo, Graph, Module, Value
 from seqmix_ir.types import DType, TensorType
+from seqmix_onnxruntime.session import OnnxExecutable
 
 B, S, P = dim("B"), dim("S"), dim("P")
 DIMS = (DimInfo("B"), DimInfo("S"), DimInfo("P", min=0))
 PASTS = [(1, 1, 0), (1, 1, 1), (2, 7, 0), (3, 2, 130), (1, 65, 3)]
 """(B, S, P) of the runs."""
+LONG = (2, 541, 70)
+"""One that goes by blocks, the last of them short."""
 
 
 CAUSAL = ops.Attention()
@@ -58,11 +61,15 @@ class Layer:
         if self.bias is not None:
             named["bias"] = TensorType(dtype, self.bias)
         x = {name: Value(type, name) for name, type in named.items()}
-        results = [v for _ in range(layers) for v in self._layer(b, x)]
+        # Layers of another scale each, or they would be one.
+        each = [replace(self.attention, scale=i / 2) for i in range(1, layers)]
+        results = [v for one in (self.attention, *each) for v in self._layer(b, x, one)]
         names = tuple(f"{n}{i}" for i in range(layers) for n in ("y", "key", "value", "kept"))
         return Module("m", (Graph("main", b.block(list(x.values()), results), names, DIMS),))
 
-    def _layer(self, b: Builder, x: dict[str, Value]) -> tuple[Value, ...]:
+    def _layer(
+        self, b: Builder, x: dict[str, Value], attention: ops.Attention
+    ) -> tuple[Value, ...]:
         def split(value: Value, heads: int) -> Value:
             size = value.type.shape[2]
             assert isinstance(size, int)
@@ -76,7 +83,7 @@ class Layer:
         keys = b(ops.Concat(2), x["past_key"], k)
         values = b(ops.Concat(2), x["past_value"], split(x["v"], self.G))
         kept = b(ops.Concat(1), x["key_positions"], x["positions"])
-        y = b(self.attention, q, keys, values, x["positions"], kept, x.get("bias"), None)
+        y = b(attention, q, keys, values, x["positions"], kept, x.get("bias"), None)
         together = b(ops.Transpose((0, 2, 1, 3)), y)
         return b(ops.Reshape((B, S, self.H * self.V)), together), keys, values, kept
 
@@ -101,12 +108,21 @@ def arrays(
 
 
 def check(layer: Layer, *, padded: bool = True) -> list[str]:
-    """Compare at all sizes; the kinds of nodes of the file."""
+    """Compare at all sizes; the kinds of nodes that a short prompt runs."""
     module = layer.module()
     executable = compile_module(module)
-    for sizes in PASTS:
+    for sizes in (*PASTS, LONG):
         agree(module, executable, arrays(module, sizes, padded=padded))
-    return [node.op_type for node in nodes_of(executable)]
+    return short_kinds(executable)
+
+
+def short_kinds(executable: OnnxExecutable) -> list[str]:
+    """The kinds of nodes without bodies, but with the first branch of every choice."""
+    found: list[str] = []
+    for node in nodes_of(executable):
+        branches = {a.name: a.g.node for a in node.attribute if a.name == "then_branch"}
+        found += [n.op_type for n in branches.get("then_branch", [node])]
+    return found
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -169,12 +185,44 @@ def test_a_bias_may_hide_keys_per_head() -> None:
         assert (y[:, :, 2] == 0).all()
 
 
+@pytest.mark.parametrize("window", [0, 70])
+def test_many_queries_go_by_blocks(window: int) -> None:
+    """Whether heads lie side by side or not, and with a past whose slots may be empty."""
+    layer = Layer(attention=ops.Attention(window=window))
+    assert kinds_of(compile_module(layer.module()))["Scan"] == 1
+    q, k = (Value(TensorType("f32", (B, 2, size, 4)), str(size)) for size in (S, P))
+    places = [Value(TensorType("i64", (B, size)), f"at_{size}") for size in (S, P)]
+    b = Builder()
+    y = b(ops.Attention(window=window), q, k, k, *places, None, None)
+    block = b.block([q, k, *places], [y])
+    module = Module("m", (Graph("main", block, ("y",), DIMS),))
+    executable = compile_module(module)
+    assert kinds_of(executable)["Scan"] == 1
+    rng = np.random.default_rng(1)
+    for new, slots in ((513, 700), (900, 3)):
+        positions = np.where(rng.random((2, new + slots)) < 0.7, np.arange(new + slots), -1)
+        given: dict[str, Any] = {
+            "S": rng.standard_normal((2, 2, new, 4)).astype("f4"),
+            "P": rng.standard_normal((2, 2, slots, 4)).astype("f4"),
+            "at_S": rng.permuted(positions[:, slots:], axis=1),
+            "at_P": rng.permuted(positions[:, -slots:], axis=1),
+        }
+        agree(module, executable, given)
+
+
+def test_a_file_for_anybody_has_one_node() -> None:
+    executable = compile_module(Layer().module(), contrib=False)
+    kinds = kinds_of(executable)
+    assert kinds["Attention"] == 1
+    assert not {"If", "Scan"} & set(kinds)
+
+
 @pytest.mark.parametrize("dtype", ["f16", "f64"])
 def test_other_floats(dtype: DType) -> None:
     layer = Layer(dtype=dtype)
     module = layer.module()
     executable = compile_module(module)
-    for sizes in PASTS:
+    for sizes in (*PASTS, LONG):
         given = arrays(module, sizes, padded=True)
         if dtype == "f64":
             given = {n: a.astype("f8") if a.dtype == "f4" else a for n, a in given.items()}
@@ -182,8 +230,10 @@ def test_other_floats(dtype: DType) -> None:
 
 
 def test_layers_share_one_mask() -> None:
-    kinds = [node.op_type for node in nodes_of(compile_module(Layer().module(layers=3)))]
-    assert kinds.count("LessOrEqual") == 1
+    kinds = short_kinds(compile_module(Layer().module(layers=3)))
+    assert kinds.count("Attention") == 3
+    # Of positions; the other one asks for the length.
+    assert kinds.count("LessOrEqual") == 2
     assert kinds.count("ReduceMax") == 1
 
 
@@ -236,4 +286,4 @@ def test_a_cache_that_is_read_after_comes_from_attention() -> None:
     changed = Module("m", (graph.with_block(b.block(graph.block.params, results)),))
     executable = compile_module(changed)
     agree(changed, executable, arrays(changed, (2, 3, 4), padded=True))
-    assert [node.op_type for node in nodes_of(executable)].count("Concat") == 1
+    assert short_kinds(executable).count("Concat") == 1

@@ -80,6 +80,10 @@ def test_a_fixed_length_needs_no_choice() -> None:
     [
         (1, 3, None),
         (1, 600, 599),
+        (1, 9, 900),
+        (1, 900, 9),
+        (1, 1, 5),
+        (1, 4, 0),
         (65, 2, 0),
         (256, 256, None),
         (257, 256, None),
@@ -112,6 +116,40 @@ def test_no_output_sees_a_later_input(S: int) -> None:
     else:
         np.testing.assert_allclose(after, before, rtol=0, atol=1e-6 * 100)
     assert made.graph("main").results
+
+
+@pytest.mark.parametrize(
+    ("S", "L", "P"), [(1, 9, 0), (1, 9, 4), (1, 3, 40), (20, 9, 4), (300, 300, 4)]
+)
+def test_filters_that_share_a_channel(S: int, L: int, P: int) -> None:
+    made, executable = shared()
+    inputs = conv_inputs(S, L, P)
+    agree(made, executable, {**inputs, "x1": np.concatenate([inputs["x1"], inputs["x1"][::-1]])})
+
+
+@cache
+def shared() -> tuple[Module, OnnxExecutable]:
+    made = module(ops.LongConv(), (B, 4, S), (8, L), (B, 4, P))
+    return made, compile_module(made)
+
+
+def test_a_step_is_one_product() -> None:
+    made = module(ops.LongConv(), (B, 4, 1), (4, P + 1), (B, 4, P))
+    executable = compile_module(made)
+    kinds = [node.op_type for node in nodes_of(executable)]
+    assert "ReduceSum" in kinds
+    assert not {"If", "Conv", "Gather", "MatMul"} & set(kinds)
+    for past in (0, 1, 300):
+        agree(made, executable, conv_inputs(1, past + 1, past))
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])
+def test_a_step_in_other_element_types(dtype: DType) -> None:
+    made = module(ops.LongConv(), (B, 4, 1), (4, L), (B, 4, P), dtype=dtype)
+    from seqmix_ir.interpret import NUMPY_DTYPES
+
+    inputs = {k: v.astype(NUMPY_DTYPES[dtype]) for k, v in conv_inputs(1, 40, 60).items()}
+    agree(made, compile_module(made), inputs)
 
 
 @pytest.mark.full

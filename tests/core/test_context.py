@@ -40,6 +40,19 @@ def test_one_token_of_padding_is_enough():
     assert (back[1, 3] == 0).all()
 
 
+def test_every_valid_token_finds_the_tail_and_the_valid_tokens_before_it():
+    """As far back as the tail is long; the tail after is that of the valid tokens alone."""
+    positions = torch.tensor([[-1, 0, -1, -1, 1], [-1, -1, -1, -1, -1], [0, 1, 2, 3, 4]])
+    ctx, W = Context(positions), 7
+    x, tail = torch.randn(3, 5, 2), torch.randn(3, W, 2)
+    joined = ctx.prepend(tail, ctx.compact(x))
+    assert joined.shape == (3, W + 5, 2)
+    for row, valid in enumerate(ctx.valid):
+        wanted = torch.cat([tail[row], x[row, valid]])
+        assert torch.equal(joined[row, -len(wanted) :], wanted)
+        assert torch.equal(joined[row, -W:], wanted[-W:])
+
+
 def test_a_graph_serves_both():
     """What was traced without padding masks it when it comes."""
 

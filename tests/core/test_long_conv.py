@@ -51,6 +51,23 @@ def test_gradients(S, L, P):
     assert torch.autograd.gradcheck(lambda x, filter: long_conv(x, filter), inputs[:2])
 
 
+@pytest.mark.parametrize(("S", "L", "P"), [*LENGTHS, (1, 4, 300)])
+def test_filters_that_share_a_channel(S, L, P):
+    """They are as good as copies of the channel, forward and backward."""
+    x, first, history = operands(S, L, P)
+    inputs = [t.requires_grad_() for t in (x, first, history) if t is not None]
+    filter = torch.cat([first, first.flip(0) * 2, first - 1])
+    y = long_conv(x, filter, history)
+    copied = [t if t is None else t.repeat(1, 3, 1) for t in (x, history)]
+    wanted = by_definition(copied[0], filter, copied[1])
+    torch.testing.assert_close(y, wanted)
+    weight = torch.randn_like(y)
+    gradients = (
+        torch.autograd.grad((t * weight).sum(), inputs, retain_graph=True) for t in (y, wanted)
+    )
+    torch.testing.assert_close(*gradients)
+
+
 def test_gradients_are_those_of_the_definition():
     tensors = operands(70, 90, 20)
     found, wanted = ([t.clone().requires_grad_() for t in tensors] for _ in range(2))

@@ -50,6 +50,25 @@ def conv(history: bool, style: str) -> Module:
     return module(ops.LongConv(), [(B, 3, S), (3, L), (B, 3, P) if history else None], style)
 
 
+@pytest.mark.parametrize("style", ["", *STYLES])
+@pytest.mark.parametrize(("S", "L", "P"), [(1, 9, 6), (5, 40, 0), (65, 200, 3)])
+def test_filters_that_share_a_channel(style: str, S: int, L: int, P: int) -> None:
+    """Row ``c * D + d`` is filter c of channel d."""
+    made = module(ops.LongConv(), [(B, 3, dim("S")), (6, L), (B, 3, dim("P"))], style)
+    x, filter, history = arrays(S, L, P)
+    both = np.concatenate([filter, 2 * filter[::-1]])
+    y = run(made, (x, both, history))
+    for rows, taps in ((slice(0, 3), filter), (slice(3, 6), 2 * filter[::-1])):
+        wanted = run(conv(True, ""), (x, taps, history), judge=True)
+        np.testing.assert_allclose(y[:, rows], wanted, atol=2e-5 * np.abs(wanted).max())
+
+
+def test_filters_come_in_whole_sets() -> None:
+    for shapes in ([(B, 3, S), (4, L), None], [(B, 3, S), (2, L), None], [(B, S, S), (6, L), None]):
+        with pytest.raises(IRError, match="axis 0 of 'filter'"):
+            module(ops.LongConv(), shapes, "")
+
+
 def arrays(S: int, L: int, P: int | None) -> list[Any]:
     shapes = [(2, 3, S), (3, L), None if P is None else (2, 3, P)]
     return [None if s is None else RNG.standard_normal(s).astype(np.float32) for s in shapes]

@@ -71,3 +71,24 @@ def convolved(u: np.ndarray, filter: np.ndarray) -> np.ndarray:
 def exact(mixer: SequenceMixer) -> dict[str, np.ndarray]:
     """The parameters of a mixer in float64."""
     return {name: p.detach().double().numpy() for name, p in mixer.named_parameters()}
+
+
+def check_nothing_wraps_around(mixer: SequenceMixer, t: int, loud: float = 100) -> None:
+    """Of tokens that are louder from ``t`` on, next to nothing is heard in earlier ones."""
+    x = torch.randn(1, 256, 8)
+    louder = x.clone()
+    louder[:, t:] += loud
+    before, after = run(mixer, x), run(mixer, louder)
+    heard, signal = (before - after).abs(), before.abs().max()
+    assert heard[:, :t].max() < 1e-4 * signal
+    assert heard[:, t:].max() > 1e-3 * signal
+
+
+def check_16_bits(mixer: Any, exact: Any, x: Tensor, tolerance: float) -> None:
+    """A narrow mixer trains, and gives in pieces what its wide twin gives, near enough."""
+    dtype = next(mixer.parameters()).dtype
+    found, wanted = run(mixer, x.to(dtype), x.shape[1] - 1), run(exact, x)
+    assert found.dtype == dtype
+    assert (found.float() - wanted).abs().max() < tolerance * wanted.abs().max()
+    found.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())

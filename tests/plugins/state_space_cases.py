@@ -14,7 +14,17 @@ from seqmix.mixer import SequenceMixer
 from seqmix.state import State, initial_state
 from seqmix_gated_conv.state_space import DiagonalStateSpace
 
-__all__ = ["array", "build", "context", "convolved", "fresh", "kernel", "modes", "run"]
+__all__ = [
+    "array",
+    "build",
+    "check_16_bits",
+    "context",
+    "convolved",
+    "fresh",
+    "kernel",
+    "modes",
+    "run",
+]
 
 
 def build(
@@ -70,3 +80,20 @@ def convolved(u: np.ndarray, taps: np.ndarray) -> np.ndarray:
         for back in range(min(t + 1, taps.shape[1])):
             y[:, t] += taps[:, back] * u[:, t - back]
     return y
+
+
+def check_16_bits(
+    cls: type[SequenceMixer],
+    options: dict[str, Any],
+    dtype: torch.dtype,
+    tolerance: float,
+    length: int = 21,
+) -> None:
+    """A narrow mixer trains, and gives what the same weights give in float32, near enough."""
+    mixer, exact = build(cls, options, dtype=dtype), build(cls, options, dtype=dtype).float()
+    x = torch.randn(2, length, 12).to(dtype)
+    y, wanted = run(mixer, x), run(exact, x.float())
+    assert y.dtype == dtype
+    assert (y.float() - wanted).abs().max() < tolerance * wanted.abs().max()
+    y.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())

@@ -8,6 +8,8 @@ import pytest
 import torch
 from tests.plugins.convolution_cases import (
     build,
+    check_16_bits,
+    check_nothing_wraps_around,
     convolved,
     exact,
     fresh,
@@ -121,32 +123,23 @@ def test_short_filter_is_causal_to_the_bit():
 @pytest.mark.parametrize("t", [1, 100, 255])
 def test_nothing_wraps_around(options, t):
     """A loud later token does not sound in earlier ones, not even by rounding, much."""
-    mixer = build(BaseConv, options)
-    x = torch.randn(1, 256, 8)
-    loud = x.clone()
-    loud[:, t:] += 100
-    before, after = run(mixer, x), run(mixer, loud)
-    assert (before[:, :t] - after[:, :t]).abs().max() < 1e-4 * before.abs().max()
+    check_nothing_wraps_around(build(BaseConv, options), t)
 
 
 @pytest.mark.parametrize("options", list(CASES.values()))
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 4e-2), (torch.float16, 5e-3)])
 def test_16_bit_models_convolve_in_float32(options, dtype, tolerance):
     mixer = build(BaseConv, options)
-    narrow = narrowed(mixer, dtype)
-    x = torch.randn(2, 70, 8)
-    found, wanted = run(narrow, x.to(dtype), 69), run(mixer, x)
-    assert found.dtype == dtype
-    assert (found.float() - wanted).abs().max() < tolerance * wanted.abs().max()
-    found.float().square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in narrow.parameters())
+    check_16_bits(narrowed(mixer, dtype), mixer, torch.randn(2, 70, 8), tolerance)
 
 
 def test_states():
     """A short or explicit filter remembers what it can reach, an implicit one everything."""
     assert build(BaseConv, {}).state_spec()["conv"].axes == ("B", 8, 2)
     assert build(BaseConv, EXPLICIT).state_spec()["history"].axes == ("B", 8, 15)
-    assert build(BaseConv, IMPLICIT).state_spec()["history"].axes == ("B", 8, "P")
+    implicit = build(BaseConv, IMPLICIT).state_spec()
+    assert implicit["history"].axes == implicit["filter"].axes == ("B", 8, "P")
+    assert "filter" not in build(BaseConv, EXPLICIT).state_spec()
     assert fresh(build(BaseConv, {"filter": "explicit", "taps": 1}), 2)["history"].shape[2] == 0
 
 

@@ -8,6 +8,7 @@ import torch
 from tests.plugins.state_space_cases import (
     array,
     build,
+    check_16_bits,
     context,
     convolved,
     fresh,
@@ -83,14 +84,7 @@ def test_laws_at_full_length_and_in_16_bits() -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 4e-2), (torch.float16, 5e-3)])
 def test_16_bits(dtype: torch.dtype, tolerance: float, form: str) -> None:
     options = {"state_size": 6, "liquid_kernel": form}
-    mixer = build(LiquidS4, options, dtype=dtype)
-    exact = build(LiquidS4, options, dtype=dtype).float()
-    x = torch.randn(2, 21, 12).to(dtype)
-    y, wanted = run(mixer, x), run(exact, x.float())
-    assert y.dtype == dtype
-    assert (y.float() - wanted).abs().max() < tolerance * wanted.abs().max()
-    y.float().square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
+    check_16_bits(LiquidS4, options, dtype, tolerance)
 
 
 @pytest.mark.parametrize(

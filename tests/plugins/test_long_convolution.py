@@ -9,6 +9,8 @@ import pytest
 import torch
 from tests.plugins.convolution_cases import (
     build,
+    check_16_bits,
+    check_nothing_wraps_around,
     convolved,
     exact,
     fresh,
@@ -113,25 +115,14 @@ def test_laws_at_full_length_and_in_16_bits():
 @pytest.mark.parametrize("options", [{"taps": 1000}, SAFARI | {"taps": 100}])
 @pytest.mark.parametrize("t", [1, 100, 255])
 def test_nothing_wraps_around(options, t):
-    mixer = build(LongConvolution, options)
-    x = torch.randn(1, 256, 8)
-    loud = x.clone()
-    loud[:, t:] += 100
-    before, after = run(mixer, x), run(mixer, loud)
-    assert (before[:, :t] - after[:, :t]).abs().max() < 1e-4 * before.abs().max()
+    check_nothing_wraps_around(build(LongConvolution, options), t)
 
 
 @pytest.mark.parametrize("options", [{"taps": 50}, SAFARI])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 4e-2), (torch.float16, 5e-3)])
 def test_16_bit_models_convolve_in_float32(options, dtype, tolerance):
     mixer = build(LongConvolution, options)
-    narrow = narrowed(mixer, dtype)
-    x = torch.randn(2, 70, 8)
-    found, wanted = run(narrow, x.to(dtype), 69), run(mixer, x)
-    assert found.dtype == dtype
-    assert (found.float() - wanted).abs().max() < tolerance * wanted.abs().max()
-    found.float().square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in narrow.parameters())
+    check_16_bits(narrowed(mixer, dtype), mixer, torch.randn(2, 70, 8), tolerance)
 
 
 def test_states_and_flops():

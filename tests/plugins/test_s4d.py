@@ -11,6 +11,7 @@ import torch
 from tests.plugins.state_space_cases import (
     array,
     build,
+    check_16_bits,
     context,
     convolved,
     fresh,
@@ -141,14 +142,7 @@ def test_the_state_is_float32_and_does_not_grow() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 4e-2), (torch.float16, 5e-3)])
 def test_16_bits(dtype: torch.dtype, tolerance: float) -> None:
-    mixer, exact = build(S4D, {}, dtype=dtype), build(S4D, {}, dtype=dtype).float()
-    x = torch.randn(2, 70, 12).to(dtype)
-    y = run(mixer, x)
-    assert y.dtype == dtype
-    wanted = run(exact, x.float())
-    assert (y.float() - wanted).abs().max() < tolerance * wanted.abs().max()
-    y.float().square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
+    check_16_bits(S4D, {}, dtype, tolerance, length=70)
 
 
 def by_steps(x: Tensor, decay: Tensor, readout: Tensor, state: Tensor, valid: Tensor) -> Tensor:

@@ -10,35 +10,80 @@ import numpy as np
 from seqmix_ir.graph import Op
 from seqmix_ir.interpret import NUMPY_DTYPES
 from seqmix_onnxruntime.emit import Emit, Emitter
+from seqmix_onnxruntime.ops.attention_blocks import attention_by_blocks
+from seqmix_onnxruntime.ops.styles import choose_form
 
 __all__ = ["EMITTERS"]
+
+_FEW_QUERIES = 512
+"""Up to so many queries one node takes them all."""
 
 
 def _attention(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
     """``attention`` of the IR: no past, heads apart."""
-    return _node(e, op, [*inputs[:6], "", ""])
+    return _cached_attention(e, op, [*inputs[:6], "", ""])
 
 
-def _node(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
-    """Attention with a mask made from the positions.
+def _cached_attention(e: Emitter, op: Op, inputs: list[str]) -> list[str]:
+    """One node, or blocks of queries where there are many."""
+    form, a, queries = e.root.form, op.defn.attributes(), op.operands[3]
+    looks = form.contrib and form.target == "cpu" and (a["causal"] or a["window"])
+    if queries is None or inputs[5] or not looks:
+        return _whole(e, op, inputs, _mask(e, op, *inputs[3:6]))
+    S = queries.type.shape[1]
+    shown = inputs[3]
+    if not isinstance(S, int):
+        # The layers share a mask, so it is made outside of the choice, for as many as it is of use.
+        shown = e.one("Slice", shown, e.ints(0), e.ints(_FEW_QUERIES), e.ints(1))
+    mask = _mask(e, op, shown, inputs[4], "")
 
-    A row that sees nothing would be an average of all values: it is set to 0 afterwards.
-    """
+    def few(inner: Emitter, op: Op, inputs: list[str]) -> list[str]:
+        return _whole(inner, op, inputs, mask)
+
+    def many(inner: Emitter, op: Op, inputs: list[str]) -> list[str]:
+        return attention_by_blocks(inner, op, inputs, _masked)
+
+    return choose_form(e, op, inputs, S, _FEW_QUERIES, few, many)
+
+
+def _whole(e: Emitter, op: Op, inputs: list[str], mask: tuple[str, str]) -> list[str]:
+    """Attention of all queries to all keys, which appends to the cache when there is one."""
+    q, k, v, _, _, _, *past = inputs
     a = op.defn.attributes()
-    q, k, v, queries, keys, bias, *past = inputs
-    dtype = NUMPY_DTYPES[op.results[0].type.dtype]
-    packed = a.get("heads", 0)
-    mask = _visible(e, queries, keys, a["causal"], a["window"])
-    if bias:
-        lowest = e.array(np.array(np.finfo(dtype).min, dtype))
-        mask, seen = _biased(e, mask, bias, lowest)
-    else:
-        seen = _seen(e, mask, bool(packed))
-    more = {"scale": a["scale"]} if a["scale"] else {}
+    packed, more = a.get("heads", 0), _scale(op)
+    visible, seen = mask
     if packed:
+        seen = e.one("Squeeze", seen, e.ints(1))
         more |= {"q_num_heads": packed, "kv_num_heads": a["kv_heads"]}
-    y, *caches = e.node("Attention", [q, k, v, mask, *past], len(op.results), **more)
-    return [e.one("Where", seen, y, e.array(np.array(0, dtype))), *caches]
+    y, *caches = e.node("Attention", [q, k, v, visible, *past], len(op.results), **more)
+    return [_shown(e, op, seen, y), *caches]
+
+
+def _masked(e: Emitter, op: Op, inputs: list[str]) -> str:
+    """Attention of heads apart without a past and a bias."""
+    q, k, v, queries, keys = inputs
+    visible, seen = _mask(e, op, queries, keys, "")
+    return _shown(e, op, seen, e.one("Attention", q, k, v, visible, **_scale(op)))
+
+
+def _shown(e: Emitter, op: Op, seen: str, y: str) -> str:
+    """A row that sees nothing would be an average of all values: it is 0."""
+    return e.one("Where", seen, y, e.array(np.array(0, NUMPY_DTYPES[op.results[0].type.dtype])))
+
+
+def _scale(op: Op) -> dict[str, float]:
+    scale: float = op.defn.attributes()["scale"]
+    return {"scale": scale} if scale else {}
+
+
+def _mask(e: Emitter, op: Op, queries: str, keys: str, bias: str) -> tuple[str, str]:
+    """What hides keys, ``[B, 1 or H, S, T]``, and whether a query sees any, ``[.., S, 1]``."""
+    a = op.defn.attributes()
+    visible = _visible(e, queries, keys, a["causal"], a["window"])
+    if not bias:
+        return visible, _seen(e, visible)
+    dtype = NUMPY_DTYPES[op.results[0].type.dtype]
+    return _biased(e, visible, bias, e.array(np.array(np.finfo(dtype).min, dtype)))
 
 
 def _biased(e: Emitter, visible: str, bias: str, lowest: str) -> tuple[str, str]:
@@ -76,17 +121,17 @@ def _visible(e: Emitter, queries: str, keys: str, causal: bool, window: int) -> 
     return e.once(("visible", queries, keys, causal, window), make)
 
 
-def _seen(e: Emitter, visible: str, packed: bool) -> str:
-    """Whether a query sees anything: bool ``[B, 1, S, 1]``, or ``[B, S, 1]`` for packed heads."""
+def _seen(e: Emitter, visible: str) -> str:
+    """Whether a query sees anything: bool ``[B, 1, S, 1]``."""
 
     def make() -> str:
-        number = e.cast(visible, "i32")
-        axes = e.ints(1, 3) if packed else e.ints(3)
-        some = e.one("ReduceMax", number, axes, keepdims=int(not packed))
-        seen = e.one("Cast", some, to=9)  # bool
-        return e.one("Unsqueeze", seen, e.ints(2)) if packed else seen
+        some = e.one("ReduceMax", e.cast(visible, "i32"), e.ints(3), keepdims=1)
+        return e.one("Cast", some, to=9)  # bool
 
-    return e.once(("seen", visible, packed), make)
+    return e.once(("seen", visible), make)
 
 
-EMITTERS: dict[str, Emit] = {"attention": _attention, "onnxruntime.attention": _node}
+EMITTERS: dict[str, Emit] = {
+    "attention": _attention,
+    "onnxruntime.attention": _cached_attention,
+}

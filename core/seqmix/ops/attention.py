@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from seqmix.op import op
+from seqmix.ops.attention_blocks import blocks, part_of
 from seqmix.ops.attention_chunks import (
     added_mask,
-    chunk_size,
-    chunks,
     counts_up,
     finite,
     grouped,
@@ -86,16 +85,16 @@ def attention_forward(
         y, lse = _FUSED(q, k, v, 0.0, True, scale=scale)
         return _finish(y, lse, sinks)
     attend = _fused_chunk if fused else _plain_chunk
-    step = chunk_size(q, k, per_head=not fused or bias is not None)
-    if step >= length:
-        mask = visible_pairs(query_positions, key_positions, causal, window)
-        return _finish(*attend(q, k, v, mask, bias, scale), sinks)
     parts = []
-    for rows in chunks(q, step):
-        mask = visible_pairs(query_positions[:, rows], key_positions, causal, window)
-        part = None if bias is None else bias[:, :, rows]
-        parts.append(attend(q[:, :, rows], k, v, mask, part, scale))
-    return _finish(torch.cat([p[0] for p in parts], 2), torch.cat([p[1] for p in parts], 2), sinks)
+    for rows, slots in blocks(
+        q, k, query_positions, key_positions,
+        causal=causal, window=window, per_head=not fused or bias is not None,
+    ):  # fmt: skip
+        mask = visible_pairs(query_positions[:, rows], key_positions[:, slots], causal, window)
+        part = None if bias is None else part_of(bias, rows, slots)
+        parts.append(attend(q[:, :, rows], k[:, :, slots], v[:, :, slots], mask, part, scale))
+    y, lse = parts[0] if len(parts) == 1 else (torch.cat(t, 2) for t in zip(*parts, strict=True))
+    return _finish(y, lse, sinks)
 
 
 def _decode(

@@ -5,15 +5,12 @@ B batch, H query heads, G key heads, S queries, T keys, K key size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 __all__ = [
     "added_mask",
     "chunk_size",
-    "chunks",
     "counts_up",
     "finite",
     "grouped",
@@ -46,11 +43,6 @@ def counts_up(query_positions: Tensor, key_positions: Tensor) -> bool:
 def chunk_size(q: Tensor, k: Tensor, *, per_head: bool) -> int:
     """How many queries have logits (or masks) that fit the budget."""
     return max(1, _LOGITS // max(1, q.shape[0] * k.shape[2] * (q.shape[1] if per_head else 1)))
-
-
-def chunks(q: Tensor, step: int) -> Iterator[slice]:
-    """The queries of ``q [B, H, S, K]``, ``step`` at a time."""
-    return (slice(start, start + step) for start in range(0, q.shape[2], step))
 
 
 def rows_together(*tensors: Tensor) -> tuple[Tensor, ...]:

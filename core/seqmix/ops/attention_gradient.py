@@ -8,10 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seqmix.ops.attention_blocks import blocks, part_of
 from seqmix.ops.attention_chunks import (
     added_mask,
-    chunk_size,
-    chunks,
     counts_up,
     finite,
     grouped,
@@ -49,16 +48,21 @@ def attention_backward(
         sink_grad = None if sinks is None else _sink_gradient(sinks, lse, inner)
         return [*found, None, None, None, sink_grad]
     total = {n: torch.zeros_like(t, dtype=wide) for n, t in (("q", q), ("k", k), ("v", v))}
-    for rows in chunks(q, chunk_size(q, k, per_head=True)):
-        mask = visible_pairs(query_positions[:, rows], key_positions, causal, window)
-        part = None if bias is None else bias[:, :, rows]
-        logits = masked_logits(q[:, :, rows], k, mask, part, scale)
+    for rows, slots in blocks(
+        q, k, query_positions, key_positions, causal=causal, window=window, per_head=True
+    ):
+        mask = visible_pairs(query_positions[:, rows], key_positions[:, slots], causal, window)
+        part = None if bias is None else part_of(bias, rows, slots)
+        logits = masked_logits(q[:, :, rows], k[:, :, slots], mask, part, scale)
         weights = torch.exp(logits - finite(lse[:, :, rows]).unsqueeze(-1))
-        slope = _chunk_gradients(
-            total, rows, q, k, v, grads[0].to(wide), inner[:, :, rows], weights, scale
+        some = (q[:, :, rows], k[:, :, slots], v[:, :, slots])
+        into = (total["q"][:, :, rows], total["k"][:, :, slots], total["v"][:, :, slots])
+        slope = _add_gradients(
+            into, some, grads[0][:, :, rows].to(wide), inner[:, :, rows], weights, scale
         )
         if bias_grad is not None:
-            bias_grad[:, :, rows] += slope.sum_to_size(bias_grad[:, :, rows].shape)
+            place = part_of(bias_grad, rows, slots)
+            place += slope.sum_to_size(place.shape)
     return [
         total["q"].to(q.dtype), total["k"].to(k.dtype), total["v"].to(v.dtype), None, None,
         None if bias is None or bias_grad is None else bias_grad.to(bias.dtype),
@@ -88,42 +92,43 @@ def _fused_gradients(
         return dq, dk, dv
     wide, parts = wide_dtype(q), []
     dk, dv = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
-    for rows in chunks(q, chunk_size(q, k, per_head=bias is not None)):
-        visible = visible_pairs(query_positions[:, rows], key_positions, causal, window)
-        mask = added_mask(q, visible, None if bias is None else bias[:, :, rows])
+    for rows, slots in blocks(
+        q, k, query_positions, key_positions,
+        causal=causal, window=window, per_head=bias is not None,
+    ):  # fmt: skip
+        visible = visible_pairs(query_positions[:, rows], key_positions[:, slots], causal, window)
+        mask = added_mask(q, visible, None if bias is None else part_of(bias, rows, slots))
         some = (t[:, :, rows].contiguous() for t in (grad, q, y, lse))
         grad_rows, q_rows, y_rows, lse_rows = some
         found = _FUSED(
-            grad_rows, q_rows, k, v, y_rows, lse_rows, 0.0, False, attn_mask=mask, scale=scale
-        )
+            grad_rows, q_rows, k[:, :, slots], v[:, :, slots], y_rows, lse_rows,
+            0.0, False, attn_mask=mask, scale=scale,
+        )  # fmt: skip
         parts.append(found[0])
-        dk, dv = dk + found[1], dv + found[2]
+        dk[:, :, slots] += found[1]
+        dv[:, :, slots] += found[2]
     return torch.cat(parts, 2), dk.to(k.dtype), dv.to(v.dtype)
 
 
-def _chunk_gradients(
-    total: dict[str, Tensor],
-    rows: slice,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+def _add_gradients(
+    into: tuple[Tensor, Tensor, Tensor],
+    operands: tuple[Tensor, Tensor, Tensor],
     grad: Tensor,
     inner: Tensor,
     weights: Tensor,
     scale: float,
 ) -> Tensor:
-    """Add one chunk of queries to the totals; returns the gradient of its logits."""
+    """Add a block's gradients of q, k and v to ``into``; returns the gradient of its logits."""
+    q, k, v = operands
+    dq, dk, dv = into
     G, shape = k.shape[1], weights.shape
-    out = grouped(grad[:, :, rows], G)
-    weights_by_group = grouped(weights, G)
-    total["v"] += torch.matmul(weights_by_group.transpose(-1, -2), out)
+    out = grouped(grad, G)
+    dv += torch.matmul(grouped(weights, G).transpose(-1, -2), out)
     slope = weights * (torch.matmul(out, v.to(grad.dtype).transpose(-1, -2)).reshape(shape) - inner)
     by_group = grouped(slope, G)
-    total["q"][:, :, rows] = (torch.matmul(by_group, k.to(grad.dtype)) * scale).reshape(
-        *shape[:3], q.shape[-1]
-    )
-    queries = grouped(q[:, :, rows].to(grad.dtype), G)
-    total["k"] += torch.matmul(by_group.transpose(-1, -2), queries) * scale
+    dq += (torch.matmul(by_group, k.to(grad.dtype)) * scale).reshape(dq.shape)
+    queries = grouped(q.to(grad.dtype), G)
+    dk += torch.matmul(by_group.transpose(-1, -2), queries) * scale
     return slope
 
 

@@ -1,6 +1,6 @@
 """Causal convolution with a filter that may be as long as the sequence, or longer.
 
-B batch, D channels, S sequence, P past, L filter taps.
+B batch, D channels, C filters per channel, S sequence, P past, L filter taps.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ __all__ = ["OPS", "LongConv"]
 class LongConv(OpDef):
     """``y[t] = sum_l filter[l] * seq[P + t - l]`` with ``seq = [history, x]``, oldest first.
 
-    ``x [B,D,S]``, ``filter [D,L]``, ``history [B,D,P]`` (none at the start, P may be 0) -> ``y
-    [B,D,S]``. Taps that reach before the sequence add nothing, so L and P + S are free of each
+    ``x [B,D,S]``, ``filter [C*D,L]``, ``history [B,D,P]`` (none at the start, P may be 0) -> ``y
+    [B,C*D,S]``; row ``c*D + d`` is that of filter c on channel d, with C above 1 only where D is
+    known. Taps that reach before the sequence add nothing, so L and P + S are free of each
     other. Computed in float32 at least, whatever goes in; the filter may have that wider dtype.
     """
 
@@ -41,14 +42,16 @@ class LongConv(OpDef):
         expect_rank("filter", filter, 2, "[D, L]")
         expect_dtype("filter", filter, (x.dtype, wider_dtype(x.dtype)))
         B, D, S = x.shape
-        expect_sizes("filter", filter, {0: D}, f"'x' is {x}")
+        rows = filter.shape[0]
+        if not (isinstance(D, int) and isinstance(rows, int) and D and rows and rows % D == 0):
+            expect_sizes("filter", filter, {0: D}, f"'x' is {x}")
         if filter.shape[1] == 0 or S == 0:
             raise IRError(f"'x' is {x}, 'filter' is {filter}: expected at least 1 step and 1 tap")
         if history is not None:
             expect_rank("history", history, 3, "[B, D, P]")
             same_dtype(x=x, history=history)
             expect_sizes("history", history, {0: B, 1: D}, f"'x' is {x}")
-        return (x,)
+        return (x.with_shape((B, rows, S)),)
 
     def evaluate(
         self, run: Run, x: Array, filter: Array, history: Array | None
@@ -56,8 +59,8 @@ class LongConv(OpDef):
         seq = x if history is None else np.concatenate((history, x), axis=2)
         S, T = x.shape[2], seq.shape[2]
         wide = accumulator(run, x)
-        seq = seq.astype(wide, copy=False)
-        y = np.zeros(x.shape, wide)
+        seq = np.tile(seq.astype(wide, copy=False), (1, filter.shape[0] // max(x.shape[1], 1), 1))
+        y = np.zeros((x.shape[0], filter.shape[0], S), wide)
         for tap in range(min(filter.shape[1], T)):
             # The outputs from `first` on reach a sample with this tap.
             first = max(0, tap - (T - S))
@@ -74,15 +77,18 @@ class LongConv(OpDef):
 
     @classmethod
     def examples(cls, rng: np.random.Generator) -> Sequence[Example]:
-        return [
+        plain = [
             cls._example(rng, *sizes)
             for sizes in ((1, 3, 0), (1, 9, 6), (5, 2, 7), (63, 65, None), (65, 200, 3))
         ]
+        return [*plain, *(cls._example(rng, S, 70, 9, copies=2) for S in (1, 5, 65))]
 
     @classmethod
-    def _example(cls, rng: np.random.Generator, S: int, L: int, P: int | None) -> Example:
+    def _example(
+        cls, rng: np.random.Generator, S: int, L: int, P: int | None, copies: int = 1
+    ) -> Example:
         """Two rows of three channels; the filter fades as those of models do."""
-        x, filter = rng.standard_normal((2, 3, S)), rng.standard_normal((3, L))
+        x, filter = rng.standard_normal((2, 3, S)), rng.standard_normal((3 * copies, L))
         history = None if P is None else rng.standard_normal((2, 3, P))
         return Example(cls(), (x, filter * np.exp(-np.arange(L) / 20), history))
 

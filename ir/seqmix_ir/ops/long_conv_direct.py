@@ -1,6 +1,6 @@
 """A long convolution without transforms: a product with all shifts, or a depthwise convolution.
 
-B batch, D channels, S sequence, P past, T = P + S, L filter taps.
+B batch, D channels, C filters per channel, S sequence, P past, T = P + S, L filter taps.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from seqmix_ir.builder import Builder
     from seqmix_ir.graph import Op, Value
 
-__all__ = ["decompose_conv", "decompose_direct", "joined_sequence"]
+__all__ = ["decompose_conv", "decompose_direct", "joined_sequence", "once_per_filter"]
 
 
 def decompose_direct(b: Builder, op: Op) -> tuple[Value, ...]:
-    """``[D, S, T]`` times ``[D, T, B]``: no output sees a later input, not even by rounding."""
+    """``[C D, S, T]`` times ``[C D, T, B]``: no output sees a later input, even by rounding."""
     x, filter, seq = joined_sequence(b, op)
+    seq = once_per_filter(b, seq, filter)
     S = x.type.shape[2]
     shifts = _shifts(b, filter, S, seq.type.shape[2])
     y = b(Matmul(), shifts, b(Transpose((1, 2, 0)), seq))
@@ -38,19 +39,20 @@ def decompose_direct(b: Builder, op: Op) -> tuple[Value, ...]:
 def decompose_conv(b: Builder, op: Op) -> tuple[Value, ...]:
     """A depthwise ``conv1d`` with the filter turned around; the number of channels is known."""
     x, filter, seq = joined_sequence(b, op)
-    _, D, S = x.type.shape
-    if not isinstance(D, int):
+    S, rows = x.type.shape[2], filter.type.shape[0]
+    if not isinstance(rows, int):
         raise IRError(f"{op.loc}: 'x' is {x.type}; the number of channels must be known")
+    seq = once_per_filter(b, seq, filter)
     T = seq.type.shape[2]
     L = minimum_size(filter.type.shape[1], T)
     backwards = b(Sub(), size_value(b, L - 1, "i64"), b(Iota(L)))
     taps = b(Unsqueeze((1,)), b(Gather(1), filter, backwards))
     reached = b(Slice(2, T - S, T + L - 1), b(Pad(2, L - 1, 0), seq))
-    return (narrow(b, b(Conv1d(groups=D), reached, taps, None), x.type.dtype),)
+    return (narrow(b, b(Conv1d(groups=rows), reached, taps, None), x.type.dtype),)
 
 
 def joined_sequence(b: Builder, op: Op) -> tuple[Value, Value, Value]:
-    """X as it is, the filter ``[D, L]`` and ``[history, x] [B, D, T]``, both widened."""
+    """X as it is, the filter ``[C D, L]`` and ``[history, x] [B, D, T]``, both widened."""
     x, filter, history = op.operands
     if x is None or filter is None:
         raise IRError(f"{op.loc}: 'long_conv' lacks 'x' or 'filter'")
@@ -58,8 +60,16 @@ def joined_sequence(b: Builder, op: Op) -> tuple[Value, Value, Value]:
     return x, widen(b, filter), widen(b, seq)
 
 
+def once_per_filter(b: Builder, x: Value, filter: Value) -> Value:
+    """``x [B, D, ..]`` behind each other once for each of the C filters of a channel."""
+    D, rows = x.type.shape[1], filter.type.shape[0]
+    if rows == D or not isinstance(D, int) or not isinstance(rows, int):
+        return x
+    return b(Concat(1), *[x] * (rows // D))
+
+
 def _shifts(b: Builder, filter: Value, S: Size, T: Size) -> Value:
-    """``[D, S, T]``: the tap that takes sample j to output t, 0 where there is none."""
+    """``[C D, S, T]``: the tap that takes sample j to output t, 0 where there is none."""
     L = filter.type.shape[1]
     zero, taps = constant(b, 0, "i64"), size_value(b, L, "i64")
     at = b(Iota(T)) if S == T else _range_from(b, T - S, S)

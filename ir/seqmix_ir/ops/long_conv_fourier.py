@@ -1,8 +1,8 @@
 """A long convolution as a product of spectra.
 
-B batch, D channels, S sequence, T past and sequence together, L filter taps. A transform of n
-samples multiplies circularly: n is chosen so that nothing wraps around onto the S outputs that
-are kept.
+B batch, D channels, C filters per channel, S sequence, T past and sequence together, L filter
+taps. A transform of n samples multiplies circularly: n is chosen so that nothing wraps around onto
+the S outputs that are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from seqmix_ir.ops.elementwise import Neg
 from seqmix_ir.ops.fourier import Irfft, Rfft, resize_last
 from seqmix_ir.ops.fourier_tables import cosines_and_sines, spectrum_weights
 from seqmix_ir.ops.linear import Matmul
-from seqmix_ir.ops.long_conv_direct import joined_sequence
+from seqmix_ir.ops.long_conv_direct import joined_sequence, once_per_filter
 from seqmix_ir.ops.precision import narrow
 from seqmix_ir.ops.segments import Concat, Slice
 from seqmix_ir.ops.shape import Reshape, Transpose, Unsqueeze
@@ -41,6 +41,7 @@ def decompose_fft(b: Builder, op: Op) -> tuple[Value, ...]:
     filter = resize_last(b, filter, minimum_size(filter.type.shape[1], T))
     spectra = [b(Rfft(n), seq), b(Unsqueeze((0,)), b(Rfft(n), filter))]
     (xr, xi), (fr, fi) = (_parts(b, spectrum, -1) for spectrum in spectra)
+    xr, xi = (once_per_filter(b, part, filter) for part in (xr, xi))
     real, imaginary = _product(b, (xr, xi), (fr, fi))
     y = b(Irfft(n), b(Concat(-1), real, imaginary))
     return (narrow(b, b(Slice(2, T - S, T), y), x.type.dtype),)
@@ -59,7 +60,9 @@ def decompose_four_step(b: Builder, op: Op) -> tuple[Value, ...]:
     n1 = _column(size)
     steps = _FourStep(b, n1, ceildiv(size, n1), seq.type.dtype)
     filter = resize_last(b, filter, taps)
-    spectrum = _product(b, steps.spectrum(seq), steps.spectrum(b(Unsqueeze((0,)), filter)))
+    real, imaginary = (once_per_filter(b, part, filter) for part in steps.spectrum(seq))
+    taps_spectrum = steps.spectrum(b(Unsqueeze((0,)), filter))
+    spectrum = _product(b, (real, imaginary), taps_spectrum)
     y = steps.samples(spectrum)
     return (narrow(b, b(Slice(2, T - S, T), y), x.type.dtype),)
 
