@@ -93,7 +93,7 @@ def whole(tmp_path: Path, steps: int) -> bytes:
 @pytest.mark.parametrize(
     ("sent", "workers"),
     [
-        (signal.SIGKILL, 1),
+        pytest.param(signal.SIGKILL, 1, marks=pytest.mark.full),
         pytest.param(signal.SIGKILL, 2, marks=pytest.mark.full),
         pytest.param(signal.SIGINT, 2, marks=pytest.mark.full),
     ],

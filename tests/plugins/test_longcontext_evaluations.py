@@ -68,6 +68,7 @@ def test_passkey(model: str, tmp_path: Path, capsys: Any) -> None:
     assert {row["accuracy"] for row in rows} == {0.0}
 
 
+@pytest.mark.full
 def test_temperature(model: str, text: str, tmp_path: Path, capsys: Any) -> None:
     options = ["--rope", "yarn:2", "--values", "0.9,1,1.1", "--length", 40, "--segments", 2]
     assert run("temperature", model, "--text", text, *options, "--out", tmp_path) == 0

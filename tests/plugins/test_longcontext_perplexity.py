@@ -127,6 +127,7 @@ def test_kept_losses_are_those_of_the_same_weights(tmp_path: Path) -> None:
     assert measure("none", plan, tmp_path).rows == one
 
 
+@pytest.mark.full
 def test_damaged_files_are_read_anew(tmp_path: Path) -> None:
     plan = Plan(documents(1), [16])
     one = measure("none", plan, tmp_path).rows

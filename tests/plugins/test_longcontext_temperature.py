@@ -71,6 +71,7 @@ def test_the_value_is_the_attention_factor(tmp_path: Path) -> None:
     assert len(set(by_value.values())) == 3
 
 
+@pytest.mark.full
 def test_segments_and_tables(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = sweep("yarn:2,yarn:4", [1.0, 1.1, 1.2], tmp_path, segments=4)

@@ -42,7 +42,8 @@ def blocks(
     looks = q.is_cpu and (causal or window > 0)
     if looks:
         step = min(step, max(_SMALLEST, min(_LARGEST, window)) if window else _CAUSAL)
-    for start in range(0, S, step):
+    # No queries are one block of none.
+    for start in range(0, max(S, 1), step):
         rows = slice(start, min(start + step, S))
         if looks and step < S:
             yield rows, _reach(query_positions[:, rows], key_positions, causal, window)
