@@ -457,7 +457,7 @@ def test_the_tasks_of_the_preset_are_known_to_lm_eval(
     find_tasks([task.name for task in preset_tasks("open-llm")], [])
     command = ["eval", "lm-eval", str(folder / "model"), "--tasks", "helaswag"]
     assert invoke(command) == 2
-    assert "knows no task 'helaswag' ; did you mean 'hellaswag'" in capsys.readouterr().err
+    assert "knows no task 'helaswag'; did you mean 'hellaswag'" in capsys.readouterr().err
 
 
 def test_without_lm_eval_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
