@@ -12,10 +12,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
+from seqmix.attention_heads import AttentionHeads, HeadsConfig
 from seqmix.branches import mask_padding
 from seqmix.context import Context, valid_last
 from seqmix.state import State, StateSpec
-from seqmix_hybrid.heads import AttentionHeads, HeadsConfig
 
 __all__ = ["Attention", "AttentionConfig"]
 
@@ -66,7 +66,7 @@ class Attention(AttentionHeads):
 
     def flops(self, batch_size: int, seq_len: int) -> int:
         """Four projections per token, and two products of size K per visible pair and head."""
-        projections = sum(p.weight.numel() for p in (self.query, self.key, self.value, self.output))
+        projections = self.projection_flops()
         near = min(self.window or seq_len, seq_len)
         pairs = near * (near + 1) // 2 + (seq_len - near) * near
         return 2 * batch_size * (seq_len * projections + 2 * pairs * self.heads * self.head_dim)

@@ -11,11 +11,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from seqmix.attention_heads import AttentionHeads, HeadsConfig
 from seqmix.context import Context
 from seqmix.layers import wide
 from seqmix.state import State, StateSpec
 from seqmix_hybrid.budget import Budget, BudgetKind
-from seqmix_hybrid.heads import AttentionHeads, HeadsConfig
 from seqmix_hybrid.selection import Learned, Programmatic, Random, Selection, TopK
 
 __all__ = ["SelectiveAttention", "SelectiveAttentionConfig"]

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 import seqmix
+from seqmix import attention_heads
 from seqmix.capture import capture_model
 from seqmix.config import BlockConfig, Kind, ModelConfig, Strict, build_config
 from seqmix.context import Context
@@ -20,7 +21,6 @@ from seqmix.model import Model
 from seqmix.position import PositionEncoding
 from seqmix.state import State, initial_state
 from seqmix.testing import check_mixer
-from seqmix_hybrid import heads
 from seqmix_hybrid.attention import Attention
 from seqmix_hybrid.selective_attention import SelectiveAttention
 
@@ -88,7 +88,7 @@ def context(batch: int, length: int, encoding: PositionEncoding | None = None) -
 
 def full(mixer: SelectiveAttention, x: Tensor, ctx: Context) -> Tensor:
     """Attention of all queries with the weights of ``mixer``."""
-    options = mixer.config.model_dump(include=set(heads.HeadsConfig.model_fields))
+    options = mixer.config.model_dump(include=set(attention_heads.HeadsConfig.model_fields))
     whole = Attention(build_config(Attention.Config, options, "here"), x.shape[2]).double()
     shared = {k: v for k, v in mixer.state_dict().items() if not k.startswith("selection.")}
     whole.load_state_dict(shared)
@@ -169,7 +169,7 @@ def test_only_as_many_rows_attend_as_the_budget_has(
         seen.append(q.shape[2])
         return seqmix.ops.attention(q, *rest, **more)
 
-    monkeypatch.setattr(heads, "attention", watched)
+    monkeypatch.setattr(attention_heads, "attention", watched)
     mixer, x = build(options), torch.randn(1, 400, WIDTH, dtype=torch.float64)
     mixer(x, fresh(mixer, 1), context(1, 400))
     assert seen == [rows]
@@ -184,7 +184,7 @@ def test_without_a_budget_torch_attends_for_the_fullest_row(
         seen.append(q.shape[2])
         return seqmix.ops.attention(q, *rest, **more)
 
-    monkeypatch.setattr(heads, "attention", watched)
+    monkeypatch.setattr(attention_heads, "attention", watched)
     mixer = build({"selection": "programmatic"})
     for row, rows in (([5, 6, 7, 8, 9, 10], 1), ([1, 2, 1, 2, 1, 2], 3)):
         ids = torch.tensor([row, [0, 1, 2, 3, 4, 5]])

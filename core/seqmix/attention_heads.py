@@ -98,6 +98,10 @@ class AttentionHeads(SequenceMixer):
         )
         if y is None:
             y = self._attend(query, positions, memory, ctx)
+        return self.joined(y)
+
+    def joined(self, y: Tensor) -> Tensor:
+        """What the heads read, ``[B, H, N, K]``, through the output projection: ``[B, N, D]``."""
         out: Tensor = self.output(y.transpose(1, 2).flatten(2))
         return out
 
@@ -109,6 +113,10 @@ class AttentionHeads(SequenceMixer):
             "value": StateSpec(cache, role="value"),
             "key_positions": StateSpec(("B", slots), "i64", role="key_positions", fill=-1),
         }
+
+    def projection_flops(self) -> int:
+        """Multiply-adds of all projections of one token."""
+        return sum(p.weight.numel() for p in (self.query, self.key, self.value, self.output))
 
     def _attend(self, query: Tensor, positions: Tensor, memory: State, ctx: Context) -> Tensor:
         """The attention op with what the position encoding adds to it: ``[B, H, N, K]``."""
