@@ -123,8 +123,9 @@ def style_model(D: int, style: str) -> onnx.ModelProto:
         b = Builder()
         results = LongConv().decompositions()[style](b, whole.ops[0])
     graph = Graph("main", b.block(params, results), ("y",), (DimInfo("B"), DimInfo("S")))
-    model, arrays = make_model(graph, Interface.plain(graph), Weights({}), {}, Form())
-    for name, array in arrays.items():
+    made = make_model(graph, Interface.plain(graph), Weights({}), {}, Form())
+    model = made.model
+    for name, array in made.arrays.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array(), name))
     return model
 

@@ -96,6 +96,51 @@ def test_long_conv_at_every_length(S: int, L: int, P: int | None) -> None:
     agree(*conv(P is not None), conv_inputs(S, L, P))
 
 
+THRESHOLDS = [
+    (257, 256),  # 512 samples to transform, two columns
+    (257, 257),  # three from 513 on
+    (4097, 4096),
+    (4097, 4097),
+    (8193, 8193),
+    (33000, 33000),
+]
+
+
+@pytest.mark.parametrize(("S", "L"), THRESHOLDS)
+def test_a_long_conv_on_both_sides_of_every_threshold(S: int, L: int) -> None:
+    """One file serves all of them; numpy's own transform in float64 is the judge."""
+    x, taps = normal(1, 4, S), normal(4, L)
+    (y,) = run_arrays(conv(False)[1], {"x0": x, "x1": taps}).values()
+    exact = circular(x, taps)
+    np.testing.assert_allclose(y, exact, rtol=0, atol=1e-6 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize(("S", "L"), [(1, 1), (129, 128), (129, 129), (4097, 4096), (4097, 4097)])
+def test_a_long_conv_in_float64_has_all_its_digits(S: int, L: int) -> None:
+    x, taps = (RNG.standard_normal(shape) for shape in ((1, 4, S), (4, L)))
+    (y,) = run_arrays(conv_in_float64(), {"x0": x, "x1": taps}).values()
+    exact = circular(x, taps)
+    np.testing.assert_allclose(y, exact, rtol=0, atol=1e-14 * np.abs(exact).max())
+
+
+@cache
+def conv_in_float64() -> OnnxExecutable:
+    return compile_module(module(ops.LongConv(), (B, 4, S), (4, L), None, dtype="f64"))
+
+
+def circular(x: Any, taps: Any) -> Any:
+    """The convolution in float64, by transforms that are long enough for nothing to wrap."""
+    n = x.shape[-1] + taps.shape[-1]
+    spectra = [np.fft.rfft(a.astype(np.float64), n) for a in (x, taps)]
+    return np.fft.irfft(spectra[0] * spectra[1], n)[..., : x.shape[-1]]
+
+
+def test_the_tables_are_not_in_the_file() -> None:
+    made = module(ops.LongConv(), (B, 4, 33000), (4, 33000), None)
+    for executable in (conv(False)[1], compile_module(made)):
+        assert sum(path.stat().st_size for path in executable.folder.iterdir()) < 2**17
+
+
 def test_a_short_filter_is_always_a_convolution_and_a_long_one_has_a_choice() -> None:
     made = module(ops.LongConv(), (B, 4, 30), (4, 40), None)
     kinds = [node.op_type for node in nodes_of(compile_module(made))]

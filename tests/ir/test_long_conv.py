@@ -99,6 +99,22 @@ def test_decompositions(style: str, S: int, L: int, P: int | None) -> None:
         assert error <= 1e-6 * np.abs(exact).max() + 1e-6
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize(
+    ("S", "L"),
+    [(64, 65), (65, 65), (128, 129), (129, 129), (4097, 4096), (4097, 4097), (8193, 8193)],
+)
+def test_four_steps_of_every_number_of_samples(S: int, L: int, fixed: bool) -> None:
+    """128 samples to transform, 129, 256, 257, 8192, 8193 and 16385."""
+    x, filter = RNG.standard_normal((1, 2, S)), RNG.standard_normal((2, L))
+    sizes = (S, L) if fixed else (dim("S"), dim("L"))
+    shapes = [(1, 2, sizes[0]), (2, sizes[1]), None]
+    y = run(module(ops.LongConv(), shapes, "four_step", "f64"), (x, filter, None))
+    spectra = (np.fft.rfft(a, S + L) for a in (x, filter))
+    exact = np.fft.irfft(next(spectra) * next(spectra), S + L)[..., :S]
+    np.testing.assert_allclose(y, exact, rtol=0, atol=1e-14 * np.abs(exact).max())
+
+
 @pytest.mark.parametrize("style", ["", *STYLES])
 def test_no_output_sees_a_later_input(style: str) -> None:
     x, filter, history = arrays(40, 50, 5)
