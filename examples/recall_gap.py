@@ -35,7 +35,7 @@ from seqmix.model import Model
 from seqmix.storage import save_model
 from seqmix.training.plan import Plan, Training, read_training
 from seqmix.training.trainer import Trainer
-from seqmix.training.whole_file import whole_file
+from seqmix.whole_file import write_whole
 from seqmix_recall.gap_report import GapReport, table_lines
 from seqmix_recall.gap_run import GapRequest, run_gap
 from seqmix_recall.gap_slices import HITS, OTHERS
@@ -136,8 +136,7 @@ def write_book(args: argparse.Namespace) -> tuple[Path, Path]:
     paths = args.out / "train.txt", args.out / "held_out.txt"
     for path, part in zip(paths, split_book(text, args.held_out), strict=True):
         if not path.is_file() or path.read_bytes() != part:
-            with whole_file(path) as file:
-                file.write(part)
+            write_whole(path, part)
         console.print(f"{len(part):,} bytes in {path}", markup=False)
     return paths
 
@@ -170,8 +169,7 @@ def plan_trainings(args: argparse.Namespace, train: Path, held_out: Path) -> dic
     trainings = {n: Training(model=m, task=task, training=plan) for n, m in models.items()}
     for name, path in kept.items():
         (path.parent / "training.ckpt").unlink(missing_ok=True)
-        with whole_file(path) as file:
-            file.write((trainings[name].model_dump_json(indent=2) + "\n").encode())
+        write_whole(path, trainings[name].model_dump_json(indent=2) + "\n")
     return trainings
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from seqmix.errors import CheckpointError, ConfigError
 from seqmix.model import Model, States, flatten_states, unflatten_states
+from seqmix.whole_file import whole_file
 
 __all__ = ["Plan", "Streams", "Trainer", "detached", "learning_rate", "read_plan"]
 
@@ -168,13 +168,8 @@ class Trainer:
             "losses": self.losses,
             "curve": self.curve,
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            torch.save(content, part)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with whole_file(path) as file:
+            torch.save(content, file)
 
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint; CheckpointError when it is of another run."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmix.errors import ConfigError, SeqmixError
-from seqmix.training.whole_file import whole_file
+from seqmix.whole_file import write_whole
 from seqmix_harness.language_model import INSTALL
 from seqmix_harness.tasks import Wanted, find_tasks
 
@@ -71,8 +71,7 @@ def run_tasks(
 def write_results(results: Mapping[str, Any], path: Path) -> None:
     """Write results as JSON, functions and types in them as text; the file is whole or absent."""
     text = json.dumps(results, indent=2, default=str, ensure_ascii=False)
-    with whole_file(path) as file:
-        file.write((text + "\n").encode())
+    write_whole(path, text + "\n")
 
 
 def show_table(results: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from seqmix.model import Model
 from seqmix.training.plan import Plan, Training
 from seqmix.training.trainer import Trainer
 from seqmix.weights import Weights
-from seqmix_longcontext.kept import write_whole
+from seqmix.whole_file import write_whole
 
 __all__ = ["extension_plan", "fine_tune", "packed_text"]
 
@@ -74,7 +74,7 @@ def fine_tune(
     if trainer.standing.step == 0:
         trainer.model.load_state_dict(model.state_dict())
         text = json.dumps(started) + "\n"
-        write_whole(out / START, lambda part: part.write_text(text, encoding="utf-8"))
+        write_whole(out / START, text)
     else:
         _check_start(out / START, started)
     trainer.run(watch)

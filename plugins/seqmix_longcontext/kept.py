@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Kept", "write_whole"]
+from seqmix.whole_file import write_whole
+
+__all__ = ["Kept"]
 
 
 class Kept:
@@ -31,23 +32,12 @@ class Kept:
     def put(self, about: Mapping[str, Any], result: Any) -> None:
         """Keep a result, which is JSON."""
         text = json.dumps({"about": _plain(about), "result": result})
-        write_whole(self.path(about), lambda part: part.write_text(text, encoding="utf-8"))
+        write_whole(self.path(about), text)
 
     def path(self, about: Mapping[str, Any]) -> Path:
         """The file of a result."""
         digest = hashlib.sha256(json.dumps(_plain(about), sort_keys=True).encode()).hexdigest()
         return self.folder / f"{digest[:24]}.json"
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` make a file beside ``path`` and put it in its place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        write(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _plain(about: Mapping[str, Any]) -> Any:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from seqmix.model import Model, flatten_states, unflatten_states
-from seqmix_longcontext.kept import write_whole
+from seqmix.whole_file import whole_file
 from seqmix_longcontext.subject import Runner
 
 __all__ = ["Partial"]
@@ -59,7 +59,8 @@ class Partial:
             "losses": torch.from_numpy(np.concatenate(losses)),
             "states": {name: tensor.cpu() for name, tensor in flat.items()},
         }
-        write_whole(self._path, lambda part: torch.save(kept, part))
+        with whole_file(self._path) as file:
+            torch.save(kept, file)
         self._last = time.monotonic()
 
     def remove(self) -> None:

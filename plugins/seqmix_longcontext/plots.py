@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmix.errors import ConfigError
-from seqmix_longcontext.kept import write_whole
+from seqmix.whole_file import whole_file
 
 __all__ = [
     "check_plots",
@@ -43,7 +43,8 @@ def new_figure(width: float, height: float) -> Any:
 
 def save_figure(figure: Any, path: Path) -> None:
     """Write a PNG, whole or not at all; equal figures give equal files."""
-    write_whole(path, lambda part: figure.savefig(part, format="png", metadata={"Software": None}))
+    with whole_file(path) as file:
+        figure.savefig(file, format="png", metadata={"Software": None})
 
 
 def plot_perplexity(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqmix_longcontext.kept import write_whole
+from seqmix.whole_file import write_whole
 
 __all__ = ["pivot", "show_table", "write_table"]
 
@@ -16,14 +17,11 @@ def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write rows of equal keys as CSV, the file whole or not at all; nothing without rows."""
     if not rows:
         return
-
-    def write(part: Path) -> None:
-        with part.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(rows[0])
-            writer.writerows([_cell(value) for value in row.values()] for row in rows)
-
-    write_whole(path, write)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    writer.writerows([_cell(value) for value in row.values()] for row in rows)
+    write_whole(path, text.getvalue())
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

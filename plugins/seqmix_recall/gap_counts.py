@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmix.errors import ConfigError
-from seqmix.training.whole_file import whole_file
+from seqmix.whole_file import whole_file
 
 __all__ = ["BigramCounts", "bigram_codes", "count_bigrams"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seqmix.training.whole_file import whole_file
+from seqmix.whole_file import write_whole
 from seqmix_recall.gap_slices import HITS, OVERALL, Tally
 from seqmix_recall.gap_statistics import Gap, SliceFigures
 
@@ -138,14 +138,12 @@ def write_csv(report: GapReport, path: Path) -> None:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(slice_row(one) for one in report.gap.slices)
-    with whole_file(path) as file:
-        file.write(text.getvalue().encode())
+    write_whole(path, text.getvalue())
 
 
 def write_json(report: GapReport, path: Path) -> None:
     """The whole report."""
-    with whole_file(path) as file:
-        file.write((json.dumps(report.as_dict(), indent=2) + "\n").encode())
+    write_whole(path, json.dumps(report.as_dict(), indent=2) + "\n")
 
 
 def _cells(one: SliceFigures) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from seqmix.errors import ConfigError
-from seqmix.training.whole_file import whole_file
+from seqmix.whole_file import write_whole
 from seqmix_recall.gap_counts import BigramCounts
 from seqmix_recall.gap_hits import THRESHOLD
 from seqmix_recall.gap_inputs import Subject, read_evaluated, read_subject, training_counts
@@ -183,8 +183,7 @@ def _write(
     write_csv(report, request.out / f"{NAME}.csv")
     write_json(report, request.out / f"{NAME}.json")
     for kind, content in (("png", picture), ("html", render_gap(report, passages).encode())):
-        with whole_file(request.out / f"{NAME}.{kind}") as file:
-            file.write(content)
+        write_whole(request.out / f"{NAME}.{kind}", content)
 
 
 def _silent(what: str, done: int, total: int | None) -> None:

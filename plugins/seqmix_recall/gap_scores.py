@@ -23,7 +23,7 @@ from torch import Tensor
 
 from seqmix.errors import ConfigError, SeqmixError
 from seqmix.model import Model, flatten_states, initial_states, unflatten_states
-from seqmix.training.whole_file import whole_file
+from seqmix.whole_file import whole_file, write_whole
 from seqmix_recall.gap_windows import Windows
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class ScoreFile:
             return ScoreFile.open(path, windows, writable=True)
         # The old scores go first: they must never stand beside a description that is not theirs.
         path.unlink(missing_ok=True)
-        with whole_file(path.with_suffix(".json")) as file:
-            file.write((json.dumps(about) + "\n").encode())
+        write_whole(path.with_suffix(".json"), json.dumps(about) + "\n")
         with whole_file(path) as file:
             _write_empty(file, len(windows), windows.length)
         return ScoreFile.open(path, windows, writable=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seqmix.errors import ConfigError
+from seqmix.whole_file import whole_file
 from seqmix_recall.best import Best
 
 __all__ = ["plot_by_state", "plot_by_width", "plot_learning"]
@@ -136,11 +135,5 @@ def _figure_class() -> Any:
 
 def _save(figure: Any, path: Path) -> None:
     """Write a PNG that appears whole or not at all."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=DOTS_PER_INCH)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_bytes(content.getvalue())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        figure.savefig(file, format="png", dpi=DOTS_PER_INCH)

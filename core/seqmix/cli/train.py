@@ -65,17 +65,15 @@ def train_model(
 def _finish(trainer: Trainer, model: Any, as_json: bool) -> None:
     """Write the model, with what belongs to it, and the report; print the figures."""
     from seqmix.storage import save_model
-    from seqmix.training.whole_file import whole_file
+    from seqmix.whole_file import write_whole
 
     folder = trainer.out / "model"
     save_model(model, folder)
     for name, content in trainer.task.files().items():
-        with whole_file(folder / name) as file:
-            file.write(content)
+        write_whole(folder / name, content)
     report = _report(trainer, model)
     text = json.dumps(report, indent=2)
-    with whole_file(trainer.out / "report.json") as file:
-        file.write(f"{text}\n".encode())
+    write_whole(trainer.out / "report.json", f"{text}\n")
     print(text if as_json else _figures(report))
 
 

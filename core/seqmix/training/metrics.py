@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from seqmix.errors import ConfigError
-from seqmix.training.whole_file import whole_file
+from seqmix.whole_file import write_whole
 
 __all__ = ["COLUMNS", "Metrics", "Row", "check_tensorboard"]
 
@@ -38,8 +38,7 @@ class Metrics:
         text = StringIO(newline="")
         _writer(text).writerow(COLUMNS)
         _writer(text).writerows(map(_cells, rows))
-        with whole_file(path) as file:
-            file.write(text.getvalue().encode())
+        write_whole(path, text.getvalue())
         self._path = path
         self._board: Any = None if tensorboard is None else _board(tensorboard, rows)
 

@@ -21,7 +21,7 @@ from seqmix.training.processes import first_for_all
 from seqmix.training.sharding import is_sharded
 from seqmix.training.shards import fill_from_shards, keep_only, put, shard_folder, write_shards
 from seqmix.training.task import Task
-from seqmix.training.whole_file import whole_file
+from seqmix.whole_file import whole_file
 
 __all__ = ["read_stored", "write_stored"]
 

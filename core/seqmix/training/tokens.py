@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from seqmix.checkpoint import Tokenizer
 from seqmix.errors import ConfigError
-from seqmix.training.whole_file import whole_file
+from seqmix.whole_file import whole_file, write_whole
 
 __all__ = ["TokenFile", "build_tokens", "documents", "made_from"]
 
@@ -71,8 +71,7 @@ def build_tokens(
     with whole_file(path) as out:
         about = _write(out, files, tokenizer, separator, split)
     # Last: tokens without it count as missing, and are made again.
-    with whole_file(_about(path)) as out:
-        out.write(json.dumps(about).encode())
+    write_whole(_about(path), json.dumps(about))
     return TokenFile(path)
 
 

@@ -14,7 +14,7 @@ from seqmix import registry
 from seqmix.checkpoint import Tokenizer
 from seqmix.errors import ConfigError
 from seqmix.training.tokens import documents, made_from
-from seqmix.training.whole_file import whole_file
+from seqmix.whole_file import write_whole
 
 __all__ = ["SEPARATOR", "TokenizerTrainer", "train_tokenizer"]
 
@@ -61,6 +61,5 @@ def train_tokenizer(
             content = trainer.train(texts, size, SEPARATOR)
         except ConfigError as error:
             raise ConfigError(f"tokenizer = '{name}', vocabulary = {size}: {error}") from error
-        with whole_file(path) as file:
-            file.write(content.encode())
+        write_whole(path, content)
     return path, trainer.load(path)

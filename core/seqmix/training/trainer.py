@@ -37,7 +37,7 @@ from seqmix.training.sharding import build_model, in_one_piece, is_sharded, whol
 from seqmix.training.standing import Standing
 from seqmix.training.stored import read_stored, write_stored
 from seqmix.training.task import Task, build_task
-from seqmix.training.whole_file import remove_parts
+from seqmix.whole_file import remove_parts
 
 __all__ = ["Trainer", "TrainingError"]
 

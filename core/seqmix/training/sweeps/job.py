@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from seqmix.config import Kind
 from seqmix.errors import ConfigError
 from seqmix.training.plan import Training
+from seqmix.whole_file import write_whole
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from seqmix.training.task import Task
     from seqmix.training.trainer import Trainer
 
-__all__ = ["FAILURE", "RESULT", "SECONDS", "Job", "Watch", "perform", "read_result", "write_whole"]
+__all__ = ["FAILURE", "RESULT", "SECONDS", "Job", "Watch", "perform", "read_result"]
 
 RESULT = "result.json"
 SECONDS = "seconds.json"
@@ -84,16 +84,6 @@ def read_result(folder: Path, identity: str) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: is no result: {error}; remove it") from error
     return found if same else None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that appears whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _finish(job: Job, folder: Path, watch: Watch | None) -> str | None:

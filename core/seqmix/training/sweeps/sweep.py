@@ -10,7 +10,7 @@ from pathlib import Path
 from seqmix.errors import ConfigError, PluginError
 from seqmix.training.plan import Training
 from seqmix.training.sweeps.bars import show_bars
-from seqmix.training.sweeps.job import FAILURE, RESULT, Job, read_result, write_whole
+from seqmix.training.sweeps.job import FAILURE, RESULT, Job, read_result
 from seqmix.training.sweeps.pool import Executor, Here
 from seqmix.training.sweeps.run import Run, check_runs, identity
 from seqmix.training.sweeps.table import (
@@ -22,6 +22,7 @@ from seqmix.training.sweeps.table import (
     write_csv,
     write_parquet,
 )
+from seqmix.whole_file import write_whole
 
 __all__ = ["CSV", "PARQUET", "TIMES", "Sweep", "SweepReport"]
 

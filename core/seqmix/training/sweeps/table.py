@@ -9,14 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from seqmix.errors import ConfigError
-from seqmix.training.sweeps.job import FAILURE, SECONDS, read_result, write_whole
+from seqmix.training.sweeps.job import FAILURE, SECONDS, read_result
 from seqmix.training.sweeps.run import Run, identity
+from seqmix.whole_file import whole_file, write_whole
 
 __all__ = ["COLUMNS", "Cells", "columns_of", "row_of", "write_csv", "write_parquet"]
 
@@ -79,12 +79,8 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str
     except ImportError as error:
         raise ConfigError(INSTALL) from error
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        parquet.write_table(table, part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        parquet.write_table(table, file)
 
 
 def seconds_of(run: Run, folder: Path) -> Cells:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["remove_parts", "whole_file"]
+__all__ = ["remove_parts", "whole_file", "write_whole"]
 
 
 @contextmanager
@@ -29,6 +29,12 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         _sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file of this content as :func:`whole_file` does; text in UTF-8."""
+    with whole_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def remove_parts(folder: Path) -> None:
