@@ -211,7 +211,7 @@ def draw(rows: list[dict[str, Any]], curves: list[dict[str, Any]], path: Path) -
 
     Fixed factors are those that the length needs.
     """
-    from seqmix_longcontext.plots import new_figure, save_figure
+    from seqmix.plots import new_figure, save_figure
 
     figure = new_figure(11, 4.5)
     left, right = figure.subplots(1, 2)

@@ -21,10 +21,10 @@ from rich.table import Table
 import seqmix
 from seqmix.backend import Executable
 from seqmix.checkpoint import Checkpoint, resolve
-from seqmix.cli.progress import progress
 from seqmix.extend import extend
 from seqmix.generate import generate
 from seqmix.model import Model
+from seqmix.progress import progress
 from seqmix.testing import check_model
 
 PROMPT = "The most important rivers of Europe are"

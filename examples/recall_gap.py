@@ -28,10 +28,10 @@ from book import find_book, read_text, split_book
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from seqmix.cli.progress import progress
 from seqmix.config import Kind, ModelConfig
 from seqmix.errors import SeqmixError
 from seqmix.model import Model
+from seqmix.progress import progress
 from seqmix.storage import save_model
 from seqmix.training.plan import Plan, Training, read_training
 from seqmix.training.trainer import Trainer

@@ -35,10 +35,10 @@ from text_training import Plan, Trainer, read_plan
 
 import seqmix
 from seqmix.backend import Executable
-from seqmix.cli.progress import progress
 from seqmix.errors import SeqmixError
 from seqmix.generate import generate
 from seqmix.model import Model
+from seqmix.progress import progress
 from seqmix.storage import save_model
 from seqmix_xlstm.families import xlstm_block_stack_config
 

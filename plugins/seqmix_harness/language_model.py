@@ -7,17 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
 from seqmix.errors import ConfigError
+from seqmix.progress import counting_bars
 from seqmix_harness.generation import continue_until, read_ending
 from seqmix_harness.scoring import Score, Scorer
 from seqmix_harness.texts import Texts, first_token
@@ -158,14 +149,6 @@ def _batches(requests: Sequence[Any], texts: Texts, batch: int) -> Iterator[tupl
 @contextmanager
 def _bar(total: int, what: str) -> Iterator[Callable[[], None]]:
     """A bar on standard error; nothing where nobody looks."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with counting_bars(transient=False) as bar:
         row = bar.add_task(what, total=total)
         yield lambda: bar.advance(row)

@@ -7,15 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from seqmix.progress import counting_bars
 
 __all__ = ["bar"]
 
@@ -26,23 +18,13 @@ def bar(total: int, unit: str) -> Iterator[Callable[[str, int], None]]:
 
     Where standard error is no terminal, a line says when something else is begun.
     """
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    quiet = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=quiet) as shown:
+    with counting_bars(unit) as shown:
         row = shown.add_task("starting", total=total)
         last, began = "", time.perf_counter()
 
         def advance(what: str, count: int) -> None:
             nonlocal last
-            if quiet and what != last:
+            if shown.disable and what != last:
                 last = what
                 sys.stderr.write(f"{time.perf_counter() - began:8.1f} s  {what}\n")
                 sys.stderr.flush()

@@ -31,6 +31,8 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Results; the same comman
 Plot = Annotated[bool, typer.Option("--plot/--no-plot", help="Draw; needs matplotlib.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+WITHOUT = "ask for none with --no-plot"
+
 
 def evaluate_perplexity(
     model: Model,
@@ -61,15 +63,16 @@ def evaluate_perplexity(
     Documents are stretches of the texts, from the beginning on in equal distances. Writes
     perplexity.csv, documents.csv and perplexity.png. A killed run goes on where it stopped.
     """
+    from seqmix.plots import check_plots
     from seqmix_longcontext.bars import bar
     from seqmix_longcontext.lists import whole_numbers
     from seqmix_longcontext.methods import parse_methods
     from seqmix_longcontext.perplexity import measure_perplexity
     from seqmix_longcontext.plan import Plan, read_documents
-    from seqmix_longcontext.plots import check_plots, plot_perplexity
+    from seqmix_longcontext.plots import plot_perplexity
 
     if plot:
-        check_plots()
+        check_plots(WITHOUT)
     sizes, counts = whole_numbers(lengths, "--lengths"), whole_numbers(windows, "--windows")
     subject = _subject(model, backend, dtype, device)
     config = subject.checkpoint.config
@@ -108,14 +111,15 @@ def evaluate_passkey(
     An answer is right when its first number is exactly the key. Writes passkey.csv, trials.csv and
     the heat map passkey.png. A killed run goes on where it stopped.
     """
+    from seqmix.plots import check_plots
     from seqmix_longcontext.bars import bar
     from seqmix_longcontext.lists import numbers, whole_numbers
     from seqmix_longcontext.methods import parse_methods
     from seqmix_longcontext.passkey import Hunt, measure_passkey
-    from seqmix_longcontext.plots import check_plots, plot_passkey
+    from seqmix_longcontext.plots import plot_passkey
 
     if plot:
-        check_plots()
+        check_plots(WITHOUT)
     places = () if depths == "random" else numbers(depths, "--depths")
     hunt = Hunt(whole_numbers(lengths, "--lengths"), places, trials, seed)
     subject = _subject(model, backend, dtype, device)
@@ -154,15 +158,16 @@ def evaluate_temperature(
     Fits c of 1/sqrt(t) = c ln(s) + 1; the paper has 0.1. Writes temperature.csv, best.csv and
     temperature.png. A killed run goes on where it stopped.
     """
+    from seqmix.plots import check_plots
     from seqmix_longcontext.bars import bar
     from seqmix_longcontext.lists import numbers
     from seqmix_longcontext.methods import parse_methods
     from seqmix_longcontext.plan import read_documents
-    from seqmix_longcontext.plots import check_plots, plot_temperature
+    from seqmix_longcontext.plots import plot_temperature
     from seqmix_longcontext.temperature import measure_temperature
 
     if plot:
-        check_plots()
+        check_plots(WITHOUT)
     tried = numbers(values, "--values")
     subject = _subject(model, backend, dtype, device)
     config = subject.checkpoint.config
@@ -189,7 +194,7 @@ def evaluate_temperature(
 
 def _subject(model: str, backend: str, dtype: str | None, device: str) -> Subject:
     from seqmix.cli.loading import check_backend_name
-    from seqmix.cli.progress import progress
+    from seqmix.progress import progress
     from seqmix_longcontext.subject import Subject
 
     check_backend_name(backend)

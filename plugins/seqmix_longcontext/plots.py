@@ -7,44 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqmix.errors import ConfigError
-from seqmix.whole_file import whole_file
+from seqmix.plots import new_figure, save_figure
 
-__all__ = [
-    "check_plots",
-    "new_figure",
-    "plot_passkey",
-    "plot_perplexity",
-    "plot_temperature",
-    "save_figure",
-]
-
-INSTALL = 'plots need matplotlib; pip install "seqmix[plots]", or ask for none with --no-plot'
-
-
-def check_plots() -> None:
-    """ConfigError where matplotlib is missing: better before long work than after it."""
-    try:
-        import matplotlib.figure  # noqa: F401  # Only whether it is there.
-    except ImportError as error:
-        raise ConfigError(INSTALL) from error
-
-
-def new_figure(width: float, height: float) -> Any:
-    """A figure that belongs to nobody else: pyplot's global state is not touched."""
-    check_plots()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a PNG, whole or not at all; equal figures give equal files."""
-    with whole_file(path) as file:
-        figure.savefig(file, format="png", metadata={"Software": None})
+__all__ = ["plot_passkey", "plot_perplexity", "plot_temperature"]
 
 
 def plot_perplexity(

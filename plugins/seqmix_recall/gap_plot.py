@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import io
-from importlib.util import find_spec
-
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmix.errors import ConfigError
+from seqmix.plots import new_figure, png_of
 
-__all__ = ["check_plots", "draw_places", "place_bins"]
+__all__ = ["draw_places", "place_bins"]
 
 BINS = 32
-INSTALL = 'the picture needs matplotlib; pip install "seqmix[plots]"'
-
-
-def check_plots() -> None:
-    """ConfigError without matplotlib, said before anything slow begins."""
-    if find_spec("matplotlib") is None:
-        raise ConfigError(INSTALL)
 
 
 def place_bins(
@@ -35,14 +25,9 @@ def draw_places(hits: NDArray[np.int64], targets: NDArray[np.int64], title: str)
 
     ConfigError without matplotlib. Equal counts give equal bytes.
     """
-    check_plots()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     edges, found, asked = place_bins(hits, targets)
     shares = 100 * found / np.maximum(asked, 1)
-    figure = Figure(figsize=(7, 5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7, 5, 150)
     upper, lower = figure.subplots(2, 1, sharex=True)
     upper.bar(edges[:-1], found, np.diff(edges), align="edge", color="tab:blue", edgecolor="white")
     upper.set(ylabel="AR hits", title=title)
@@ -52,6 +37,4 @@ def draw_places(hits: NDArray[np.int64], targets: NDArray[np.int64], title: str)
     for axes in (upper, lower):
         axes.grid(alpha=0.3, axis="y")
         axes.set_axisbelow(True)
-    content = io.BytesIO()
-    figure.savefig(content, metadata={"Software": None})
-    return content.getvalue()
+    return png_of(figure)

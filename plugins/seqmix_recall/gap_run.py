@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from seqmix.errors import ConfigError
+from seqmix.plots import check_plots
 from seqmix.whole_file import write_whole
 from seqmix_recall.gap_counts import BigramCounts
 from seqmix_recall.gap_hits import THRESHOLD
 from seqmix_recall.gap_inputs import Subject, read_evaluated, read_subject, training_counts
 from seqmix_recall.gap_page import render_gap
 from seqmix_recall.gap_passages import choose_windows, read_passage
-from seqmix_recall.gap_plot import check_plots, draw_places
+from seqmix_recall.gap_plot import draw_places
 from seqmix_recall.gap_report import GapReport, write_csv, write_json
 from seqmix_recall.gap_scores import ScoreFile, score_windows
 from seqmix_recall.gap_slices import tally_slices

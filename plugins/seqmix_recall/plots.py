@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqmix.errors import ConfigError
-from seqmix.whole_file import whole_file
+from seqmix.plots import new_figure, save_figure
 from seqmix_recall.best import Best
 
 __all__ = ["plot_by_state", "plot_by_width", "plot_learning"]
 
-INSTALL = 'plots need matplotlib; pip install "seqmix[plots]"'
 MARKERS = "osD^vP*X<>"
 PANEL = (3.4, 3.2)
 """Inches."""
@@ -40,7 +38,7 @@ def plot_learning(
 
     ``curves`` has steps with accuracies for the mixer of every point.
     """
-    figure = _figure_class()(figsize=(10.5, 4.0), layout="constrained")
+    figure = new_figure(10.5, 4.0, DOTS_PER_INCH)
     learning, state = figure.subplots(1, 2, sharey=True)
     pairs = points[0].pairs
     for number, point in enumerate(points):
@@ -54,17 +52,16 @@ def plot_learning(
     learning.set_xscale("linear")
     learning.set_ylabel("accuracy on held-out rows")
     _legend(figure, [learning, state])
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _plot(
     points: Sequence[Best], path: Path, label: str, size: Callable[[Best], int], ticks: bool
 ) -> None:
-    figure_class = _figure_class()
     shapes = sorted({(point.length, point.pairs) for point in points})
     mixers = list(dict.fromkeys(point.mixer for point in points))
     width, height = PANEL
-    figure = figure_class(figsize=(width * len(shapes) + 2.0, height), layout="constrained")
+    figure = new_figure(width * len(shapes) + 2.0, height, DOTS_PER_INCH)
     panels = figure.subplots(1, len(shapes), squeeze=False, sharey=True)[0]
     for panel, (length, pairs) in zip(panels, shapes, strict=True):
         own = [point for point in points if (point.length, point.pairs) == (length, pairs)]
@@ -78,7 +75,7 @@ def _plot(
             panel.minorticks_off()
     panels[0].set_ylabel("accuracy")
     _legend(figure, panels)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _draw(
@@ -123,17 +120,3 @@ def _legend(figure: Any, panels: Iterable[Any]) -> None:
     """One for all panels, with every name once."""
     handles = {h.get_label(): h for panel in panels for h in panel.get_legend_handles_labels()[0]}
     figure.legend(handles=list(handles.values()), loc="outside right upper", fontsize=8)
-
-
-def _figure_class() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(INSTALL) from error
-    return Figure
-
-
-def _save(figure: Any, path: Path) -> None:
-    """Write a PNG that appears whole or not at all."""
-    with whole_file(path) as file:
-        figure.savefig(file, format="png", dpi=DOTS_PER_INCH)

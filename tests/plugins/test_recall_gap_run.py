@@ -217,7 +217,7 @@ def test_without_matplotlib_nothing_slow_begins(
     request_: GapRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gap_run, "read_subject", None)
-    monkeypatch.setattr("seqmix_recall.gap_plot.find_spec", lambda name: None)
+    monkeypatch.setattr("seqmix.plots.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"seqmix\[plots\]"):
         run_gap(request_)
 

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from seqmix import registry
 from seqmix.cli.loading import check_backend_name, compile_model, load_checkpoint, load_model
-from seqmix.cli.progress import progress
 from seqmix.errors import BackendError, CheckpointError, IRError, PluginError, did_you_mean
+from seqmix.progress import progress
 
 if TYPE_CHECKING:
     from seqmix.backend import Executable

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from seqmix import hooks
 from seqmix.cli.loading import check_backend_name, load_checkpoint, load_model, pick_backend
-from seqmix.cli.progress import progress
+from seqmix.progress import progress
 
 if TYPE_CHECKING:
     from seqmix_ir.passes import Legalization

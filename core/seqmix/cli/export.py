@@ -9,8 +9,8 @@ from tempfile import mkdtemp
 from rich.console import Console
 
 from seqmix.cli.loading import check_backend_name, compile_model, load_checkpoint, load_model
-from seqmix.cli.progress import progress
 from seqmix.errors import ConfigError
+from seqmix.progress import progress
 
 __all__ = ["export_model"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from seqmix import hooks
 from seqmix.cli.loading import check_backend_name, load_checkpoint, load_model, pick_backend
-from seqmix.cli.progress import progress
 from seqmix.errors import ConfigError, did_you_mean
+from seqmix.progress import progress
 
 if TYPE_CHECKING:
     from seqmix.backend import Backend

@@ -11,9 +11,9 @@ from rich.table import Column, Table
 
 from seqmix import registry
 from seqmix.backend import Availability, Backend
-from seqmix.cli.progress import progress
 from seqmix.contribution import Status
 from seqmix.errors import PluginError
+from seqmix.progress import progress
 
 __all__ = ["list_backends", "list_plugins"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from seqmix import registry
-from seqmix.cli.progress import progress
+from seqmix.progress import progress
 
 if TYPE_CHECKING:
     from seqmix.backend import Backend, Executable

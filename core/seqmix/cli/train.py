@@ -9,17 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
-from seqmix.cli.progress import progress
+from seqmix.progress import counting_bars, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,16 +90,7 @@ def _figures(report: dict[str, Any]) -> str:
 @contextmanager
 def _bar(trainer: Trainer) -> Iterator[Callable[[Trainer], None]]:
     """A bar with the latest figures on standard error; nothing where nobody looks."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    hidden = not (console.is_terminal and trainer.fabric.is_global_zero)
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    with counting_bars(hidden=not trainer.fabric.is_global_zero) as bar:
         row = bar.add_task("training", total=trainer.plan.steps, completed=trainer.standing.step)
 
         def watch(now: Trainer) -> None:

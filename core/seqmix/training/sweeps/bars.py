@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TaskID
+
+from seqmix.progress import counting_bars
 
 __all__ = ["Bars", "show_bars"]
 
@@ -48,14 +41,5 @@ class Bars:
 @contextmanager
 def show_bars(names: Sequence[str], total: int) -> Iterator[Bars]:
     """Bars as long as the context lasts; nothing is shown where nobody looks."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+    with counting_bars() as progress:
         yield Bars(progress, names, total - len(names), total)
