@@ -5,16 +5,13 @@ All text passes through :func:`escape`; the page's policy allows only its own st
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmix.sealed_page import asset, content_policy, script_data
 from seqmix_recall.gap_passages import Passage
 from seqmix_recall.gap_plot import place_bins
 from seqmix_recall.gap_report import GapReport, share_sentence
@@ -32,12 +29,12 @@ CHART_WIDTH, CHART_HEIGHT = 640, 80
 
 def render_gap(report: GapReport, passages: Sequence[Passage]) -> str:
     """The page; equal reports and passages give equal text."""
-    style, script = _asset("gap_page.css"), _asset("gap_page.js")
+    style, script = (asset("seqmix_recall", f"gap_page.{kind}") for kind in ("css", "js"))
     title = escape(f"{report.model} against {report.reference}")
     shown = "".join(_passage(number, one) for number, one in enumerate(passages))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{content_policy(style, script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="color-scheme" content="light dark">\n<title>Recall gap: {title}</title>\n'
         f"<style>{style}</style></head>\n<body>{_head(report)}\n<main>{_legend(report)}{shown}"
@@ -158,8 +155,7 @@ def _data(report: GapReport, passages: Sequence[Passage]) -> str:
         "threshold": report.threshold,
         "passages": [_passage_data(one) for one in passages],
     }
-    text = json.dumps(content, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return script_data(content)
 
 
 def _passage_data(passage: Passage) -> dict[str, list[object]]:
@@ -171,18 +167,3 @@ def _passage_data(passage: Passage) -> dict[str, list[object]]:
         "earlier": passage.hits.earlier[0, : size - 1].tolist(),
         "counts": passage.hits.counts[0, : size - 1].tolist(),
     }
-
-
-def _asset(name: str) -> str:
-    return files("seqmix_recall").joinpath(name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 from seqmix.page.kin import trace
 from seqmix.page.listing import Row, Side, list_module
 from seqmix.page.markup import pane
 from seqmix.page.summary import Subject, head
+from seqmix.sealed_page import asset, content_policy, script_data
 from seqmix_ir.graph import Module, Op
 
 __all__ = ["render"]
 
+_HERE = "seqmix.page"
 _SCRIPTS = ("rows.js", "details.js", "search.js", "page.js")
 
 _LONGEST = 2000
@@ -45,11 +44,11 @@ def render(
     origins = trace(one, two)
     main = pane(one, "c", "Captured", _fates(one, two, origins))
     main += pane(two, "l", "Legalized", _problems(two, refused))
-    style, script = _asset("page.css"), "\n".join(map(_asset, _SCRIPTS))
+    style, script = asset(_HERE, "page.css"), "\n".join(asset(_HERE, name) for name in _SCRIPTS)
     title = escape(f"{subject.model} on {subject.backend}")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{content_policy(style, script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="color-scheme" content="light dark">\n<title>{title}</title>\n'
         f"<style>{style}</style></head>\n<body>{head(subject, one, two)}\n{_TOOLS}\n"
@@ -98,8 +97,7 @@ def _data(before: Side, after: Side, origins: Mapping[int, tuple[int, ...]]) -> 
             if row.op is not None
         },
     }
-    text = json.dumps(content, separators=(",", ":"), sort_keys=True)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return script_data(content, sort_keys=True)
 
 
 def _side_data(side: Side) -> dict[str, Any]:
@@ -143,19 +141,3 @@ class _Table:
 def _cut(text: str) -> str:
     over = len(text) - _LONGEST
     return text if over <= 0 else f"{text[:_LONGEST]}… ({over:,} more characters)"
-
-
-def _asset(name: str) -> str:
-    return files("seqmix.page").joinpath(name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """Nothing from anywhere: only the style and the script of this page, by their hashes."""
-    return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
