@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.backends.number_samples import integer_samples, widened
 from tests.backends.onnx_graphs import agree, compile_module, nodes_of
-from tests.ir.op_samples import DIMS, SAMPLES, SIZES, B, P, S, Sample, below
+from tests.ir.op_samples import DIMS, SAMPLES, SIZES, B, P, S, Sample
 
 from seqmix_ir import ops
 from seqmix_ir.builder import Builder
@@ -37,10 +37,7 @@ def test_every_sample_in_float32(sample: Sample) -> None:
 @pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])
 @pytest.mark.parametrize("sample", FLOAT_SAMPLES, ids=str)
 def test_every_sample_in_other_floats(sample: Sample, dtype: DType) -> None:
-    changed = sample.with_floats(dtype)
-    if dtype == "f64" and "accumulate" in sample.defn.attributes():
-        wide = dataclasses.replace(sample.defn, accumulate="f64")  # type: ignore[type-var]
-        changed = dataclasses.replace(changed, defn=wide)
+    changed = widened(sample.with_floats(dtype), dtype)
     if dtype == "f64" and sample.defn.name in IMPOSSIBLE and "tanh" not in repr(sample.defn):
         with pytest.raises(IRError, match="no f64 kernel"):
             compile_module(changed.module())
@@ -48,37 +45,10 @@ def test_every_sample_in_other_floats(sample: Sample, dtype: DType) -> None:
     _check(changed)
 
 
-def _integer_samples(dtype: DType) -> list[Sample]:
-    x, row = TensorType(dtype, (B, S)), TensorType(dtype, (S,))
-    wide, i32 = TensorType(dtype, (B, 7)), TensorType("i32", (B, S))
-    index = {1: below(7)}
-    return [
-        Sample(ops.Add(), (x, row)),
-        Sample(ops.Maximum(), (x, row)),
-        Sample(ops.Less(), (x, row)),
-        Sample(ops.Mod(), (x, row), {1: below(7, 1)}),
-        Sample(ops.FloorDiv(), (x, row), {1: below(7, 1)}),
-        Sample(ops.Where(), (TensorType("bool", (B, 1)), x, row)),
-        Sample(ops.Reduce("sum", (1,), False), (x,)),
-        Sample(ops.Reduce("prod", (0,), True), (x,)),
-        Sample(ops.Reduce("max", (1,), False), (x,)),
-        Sample(ops.CumSum(1), (x,)),
-        Sample(ops.Matmul(), (x, TensorType(dtype, (S, 3)))),
-        Sample(ops.Pad(1, 1, P, 1.0), (x,)),
-        Sample(ops.Gather(1), (wide, i32), index),
-        Sample(ops.GatherElements(1), (wide, i32), index),
-        Sample(ops.ScatterElements(1, "add"), (wide, i32, x), index),
-        Sample(ops.Iota(S + P, dtype)),
-        Sample(ops.Cast("f32"), (x,)),
-        Sample(ops.Cast("bf16"), (x,)),
-    ]
-
-
 @pytest.mark.parametrize("dtype", ["i64", "i32", "i8", "u8"])
 def test_integers_of_every_width(dtype: DType) -> None:
-    for sample in _integer_samples(dtype):
-        fills = {i: below(5) for i in range(len(sample.types))} if dtype == "u8" else {}
-        _check(dataclasses.replace(sample, fills={**fills, **sample.fills}))
+    for sample in integer_samples(dtype):
+        _check(sample)
 
 
 def test_where_of_bools() -> None:
