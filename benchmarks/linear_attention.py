@@ -49,7 +49,7 @@ def main() -> None:
     with torch.inference_mode():
         for length in (args.length, 1):
             given = operands(length)
-            contestants = {
+            contestants: dict[str, Callable[[], Any]] = {
                 "torch loop over chunks": partial(loop_over_chunks, *given),
                 "seqmix torch": partial(linear_attention, *given),
                 **onnx_forms(given, args.threads),
@@ -82,7 +82,7 @@ def loop_over_chunks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) 
 
 def onnx_forms(given: tuple[Tensor, ...], threads: int) -> dict[str, Callable[[], Any]]:
     """One file per form, each run on the same tensors."""
-    forms = {
+    forms: dict[str, dict[str, Any]] = {
         "onnxruntime": {},
         "onnxruntime opset 27": {"opset": 27, "contrib": False},
         "onnxruntime opset 23": {"opset": 23, "contrib": False},
@@ -101,7 +101,7 @@ def session(given: tuple[Tensor, ...], options: dict[str, Any]) -> Callable[[], 
     from seqmix_onnxruntime.backend import OnnxRuntimeBackend
     from seqmix_onnxruntime.form import form_of
     from seqmix_onnxruntime.interface import Interface
-    from seqmix_onnxruntime.model_file import MODEL, make_model, write_model
+    from seqmix_onnxruntime.model_file import MODEL, make_model, write_models
 
     names, token = ["q", "k", "v", "g", "s"], (None, None, "S", None)
     captured = capture_function(
@@ -113,9 +113,9 @@ def session(given: tuple[Tensor, ...], options: dict[str, Any]) -> Callable[[], 
     )
     module, _ = lower(captured.module, BackendLegality(OnnxRuntimeBackend(options), "cpu"))
     graph = module.graphs[0]
-    model, arrays = make_model(graph, Interface.plain(graph), Weights({}), {}, form_of(options))
+    made = make_model(graph, Interface.plain(graph), Weights({}), {}, form_of(options))
     folder = Path(tempfile.mkdtemp(prefix="seqmix-benchmark-"))
-    write_model(model, arrays, folder, 1 << 30)
+    write_models({MODEL: made}, folder, 1 << 30)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options["threads"]
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -55,11 +55,12 @@ def run(args: argparse.Namespace) -> None:
     """Documents, passes, table, plot."""
     import torch
 
+    from seqmix.plots import check_plots
     from seqmix_longcontext.bars import bar
     from seqmix_longcontext.methods import parse_methods
     from seqmix_longcontext.perplexity import measure_perplexity
     from seqmix_longcontext.plan import Plan, read_documents
-    from seqmix_longcontext.plots import check_plots, plot_perplexity
+    from seqmix_longcontext.plots import plot_perplexity
     from seqmix_longcontext.subject import Subject
     from seqmix_longcontext.tables import show_table, write_table
 

@@ -1,8 +1,9 @@
 """Static YaRN costs nothing: tokens per second as without scaling, in one run, in turn.
 
 The encoding changes the tables of cosines and sines, not what is computed with them. Reading a
-prompt and decoding are measured apart; medians of the turns, and how far the turns lie apart. With
-``--clock cpu`` (one thread) time is what the process computes, whatever else the machine does.
+prompt and decoding are measured apart; medians of the turns, and how far the turns lie apart. The
+first method stands a second time in each turn: its ratio to itself is the noise. With ``--clock
+cpu`` (one thread) time is what the process computes, whatever else the machine does.
 
     python benchmarks/rope_speed.py [--rounds 7] [--threads 1] [--clock cpu]
 
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
     for phase, count, make in (("prompt", args.prompt, reading), ("decode", args.new, decoding)):
         work = {name: make(model, args) for name, model in models.items()}
+        work[f"{args.rope[0]} again"] = make(models[args.rope[0]], args)
         seconds = in_turn(work, args.rounds, clock)
         base = statistics.median(seconds[args.rope[0]])
         for name, turns in seconds.items():

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     """Train, measure, fine-tune, measure again, draw."""
     import torch
 
-    from seqmix_longcontext.plots import check_plots
+    from seqmix.plots import check_plots
     from seqmix_longcontext.tables import pivot, show_table, write_table
 
     check_plots()

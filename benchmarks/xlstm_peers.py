@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,6 @@ _MISSING = "the packages xlstm and mlstm_kernels are not installed: rows of peer
 def peer_large(vocab: int, width: int, blocks: int, heads: int) -> Any:
     """The model of the second paper with its native kernels, or None."""
     try:
-        _forget_this_folder()
         from xlstm.xlstm_large.model import xLSTMLarge, xLSTMLargeConfig
     except ImportError:
         print(_MISSING)
@@ -43,7 +41,6 @@ def peer_large(vocab: int, width: int, blocks: int, heads: int) -> Any:
 def peer_stack(vocab: int, width: int, blocks: int, heads: int) -> Any:
     """The stack of the first paper with sLSTM blocks alone, or None."""
     try:
-        _forget_this_folder()
         from xlstm import (
             FeedForwardConfig,
             sLSTMBlockConfig,
@@ -69,12 +66,6 @@ def peer_stack(vocab: int, width: int, blocks: int, heads: int) -> Any:
     model = xLSTMLMModel(config)
     model.reset_parameters()
     return _Stack(model.eval())
-
-
-def _forget_this_folder() -> None:
-    """A script's folder comes first on the path, and holds another ``xlstm``."""
-    here = Path(__file__).parent
-    sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != here.resolve()]
 
 
 class _Large:
@@ -106,6 +97,8 @@ class _Large:
             exported = torch.onnx.export(
                 _Step(self.model).eval(), (token, *first), dynamo=True, verbose=False
             )
+            if exported is None:
+                raise RuntimeError("torch exported nothing")
             exported.save(path)
             session = quiet_session(path, threads)
         names = [entry.name for entry in session.get_inputs()]
@@ -157,4 +150,4 @@ class _Stack:
 
     def train(self, ids: Tensor) -> None:
         self.model.zero_grad()
-        torch.logsumexp(self.model(ids), -1).mean().backward()
+        torch.autograd.backward(torch.logsumexp(self.model(ids), -1).mean())

@@ -6,7 +6,7 @@ ONNX Runtime multiplying [1, K] by [K, N] over the same weights. The peers are t
 ``xlstm`` and ``mlstm_kernels``, and what torch exports of one step of theirs (``onnxscript``);
 without these their rows are missing.
 
-    python benchmarks/xlstm.py [--rounds 5] [--cases "large decode" ..] [--out benchmarks/results]
+    python benchmarks/xlstm_speed.py [--rounds 5] [--cases "large decode" ..]
 """
 
 from __future__ import annotations
