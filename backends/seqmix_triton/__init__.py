@@ -1,4 +1,4 @@
-"""Triton kernels for the ops of the core: training and serving on CUDA and HIP devices."""
+"""Triton on CUDA and HIP devices: the ops of the core as kernels, and a backend of them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from seqmix.model import Model
     from seqmix.weights import Weights
 
-__all__ = ["Availability", "Backend", "Executable", "Program", "Report"]
+__all__ = ["Availability", "Backend", "Executable", "Program", "Report", "Steps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,10 @@ class Executable(ABC):
 
         return initial_states(self.config, batch)
 
+    def steps(self, states: Mapping[str, Tensor]) -> Steps:
+        """Read single tokens from these states on."""
+        return Steps(self, states)
+
     def __call__(
         self,
         input_ids: Tensor,
@@ -106,6 +110,31 @@ class Executable(ABC):
             )
         out = self.run("forward", {"input_ids": input_ids, "positions": positions, **states})
         return out["logits"], {k: v for k, v in out.items() if k != "logits"}
+
+
+class Steps:
+    """Tokens read one after another: the states are kept here, and belong to nobody else.
+
+    A backend that can do better than to hand states around (memory that stays in place, one
+    launch for a whole token) returns its own from :meth:`Executable.steps`.
+    """
+
+    def __init__(self, executable: Executable, states: Mapping[str, Tensor]) -> None:
+        """Go on from ``states``, by ``state.{layer}.{key}``; they are not changed."""
+        self._executable = executable
+        self._states = dict(states)
+
+    def __call__(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        """Read ``input_ids [B, 1]`` at ``positions [B, 1]``; logits ``[B, 1, V]``.
+
+        They are overwritten by the next call.
+        """
+        logits, self._states = self._executable(input_ids, positions, self._states)
+        return logits
+
+    def states(self) -> dict[str, Tensor]:
+        """The states after the tokens so far, as :meth:`Executable.__call__` takes them."""
+        return dict(self._states)
 
 
 class Backend(ABC):

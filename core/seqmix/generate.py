@@ -146,6 +146,7 @@ def _continue(
 ) -> Iterator[list[int | None]]:
     """Read the prompts, then choose and read one token per row until all rows have ended."""
     logits, states = _prefill(runner, request.prompts, chunk)
+    read = _reader(runner, states)
     lengths = [len(prompt) for prompt in request.prompts]
     alive = [True] * len(request)
     for made in count(1):
@@ -164,7 +165,21 @@ def _continue(
             return
         ids, positions = _next_tokens(chosen, alive, lengths)
         lengths = [length + 1 for length in lengths]
+        logits = read(ids, positions)
+
+
+def _reader(runner: Runner, states: States) -> Callable[[Tensor, Tensor], Tensor]:
+    """Reads one more token of each row at a time; logits ``[B, V]``."""
+    if not isinstance(runner, Model):
+        steps = runner.steps(states)
+        return torch.inference_mode()(lambda ids, positions: steps(ids, positions)[:, -1])
+
+    def read(ids: Tensor, positions: Tensor) -> Tensor:
+        nonlocal states
         logits, states = _advance(runner, ids, positions, states)
+        return logits
+
+    return read
 
 
 def _next_tokens(

@@ -1,0 +1,87 @@
+"""A compiled model on a device: its weights lie there, states come and go as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from seqmix.backend import Executable, Program, Report, Steps
+from seqmix.interface import check_inputs, write_manifest, write_module
+from seqmix.model import initial_states
+from seqmix.storage import write_model
+from seqmix_ir.binding import bind_dims
+from seqmix_ir.graph import Module
+from seqmix_triton.rules import all_rules
+from seqmix_triton.run import Runner
+from seqmix_triton.steps import check_tokens, make_steps
+
+__all__ = ["TritonExecutable"]
+
+
+class TritonExecutable(Executable):
+    """Runs the graphs of a program op by op; results lie on the device."""
+
+    def __init__(self, program: Program, report: Report, device: torch.device) -> None:
+        """Weights move to the device when an op first needs them."""
+        self.config = program.config
+        self.report = report
+        self.device = device
+        self._program = program
+        self.runner = Runner(all_rules(), program.weights.torch, device)
+
+    @property
+    def module(self) -> Module:
+        """What is run."""
+        return self._program.module
+
+    def run(self, graph: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run a graph; inputs move to the device where they are not there.
+
+        Raises BackendError for inputs that do not fit, and for ids out of range that lie on a CPU.
+        """
+        definition = self.module.graph(graph)
+        check_inputs(definition, inputs)
+        if "input_ids" in inputs and "positions" in inputs:
+            check_tokens(f"graph '{graph}'", inputs["input_ids"], self.config.vocab_size)
+        here = {name: inputs[name].detach().to(self.device) for name in definition.inputs}
+        sizes = bind_dims(definition, {name: tuple(t.shape) for name, t in here.items()})
+        with torch.no_grad():
+            results = self.runner.start(sizes).block(definition.block, tuple(here.values()))
+        owned = _Owned([*here.values(), *self.runner.held()])
+        return {
+            name: owned.take(tensor)
+            for name, tensor in zip(definition.outputs, results, strict=True)
+        }
+
+    def initial_state(self, batch: int) -> dict[str, Tensor]:
+        """The states before the first token, on the device."""
+        fresh = initial_states(self.config, batch)
+        return {name: tensor.to(self.device) for name, tensor in fresh.items()}
+
+    def steps(self, states: Mapping[str, Tensor]) -> Steps:
+        """Single tokens in memory that stays in place, recorded as a CUDA graph on a device."""
+        return make_steps(self, states)
+
+    def save(self, directory: Path) -> None:
+        """Write the module as text, the configuration and the weights."""
+        write_manifest(directory, self.report)
+        write_module(directory, self.module)
+        write_model(directory, self.config, self._program.weights)
+
+
+class _Owned:
+    """Results in memory of their own: no other result, no input and no weight lies there."""
+
+    def __init__(self, taken: Iterable[Tensor]) -> None:
+        self._taken = {tensor.untyped_storage().data_ptr() for tensor in taken}
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """The tensor, or a copy; contiguous."""
+        place = tensor.untyped_storage().data_ptr()
+        if place in self._taken or not tensor.is_contiguous():
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        self._taken.add(tensor.untyped_storage().data_ptr())
+        return tensor
