@@ -9,6 +9,7 @@ import seqmix.ops  # noqa: F401  Binds the ops that are replaced.
 from seqmix.op import replace
 from seqmix_triton.ops.attention import attention_backward, attention_forward
 from seqmix_triton.ops.causal_conv1d import causal_conv1d_backward, causal_conv1d_forward
+from seqmix_triton.ops.cross_entropy import cross_entropy_backward, cross_entropy_forward
 from seqmix_triton.ops.linear_attention import (
     linear_attention_backward,
     linear_attention_forward,
@@ -23,6 +24,8 @@ KERNELS: Mapping[str, Callable[..., Any]] = {
     "attention_backward": attention_backward,
     "causal_conv1d": causal_conv1d_forward,
     "causal_conv1d_backward": causal_conv1d_backward,
+    "cross_entropy": cross_entropy_forward,
+    "cross_entropy_backward": cross_entropy_backward,
     "linear_attention": linear_attention_forward,
     "linear_attention_backward": linear_attention_backward,
     "linear_scan": linear_scan_forward,

@@ -13,6 +13,7 @@ from seqmix.op import bound_ops
 from seqmix_ir.graph import Op
 from seqmix_triton.ops.attention import attention_forward
 from seqmix_triton.ops.causal_conv1d import causal_conv1d_forward
+from seqmix_triton.ops.cross_entropy import cross_entropy_forward
 from seqmix_triton.ops.linear_attention import linear_attention_forward
 from seqmix_triton.ops.linear_scan import linear_scan_forward
 from seqmix_triton.ops.norm import layer_norm_forward, rms_norm_forward
@@ -79,6 +80,7 @@ def _scan(run: GraphRun, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
 KERNELS: Mapping[str, Rule] = {
     "attention": _with_attributes(attention_forward),
     "causal_conv1d": _with_attributes(causal_conv1d_forward),
+    "cross_entropy": _with_attributes(cross_entropy_forward),
     "layer_norm": _layer_norm,
     "linear_attention": _with_attributes(linear_attention_forward),
     "linear_scan": _with_attributes(linear_scan_forward),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from seqmix.ops.attention import attention
 from seqmix.ops.causal_conv1d import causal_conv1d
 from seqmix.ops.clip_gradient import clip_gradient
+from seqmix.ops.cross_entropy import cross_entropy
 from seqmix.ops.linear_attention import linear_attention
 from seqmix.ops.linear_scan import linear_scan
 from seqmix.ops.long_conv import long_conv
@@ -15,6 +16,7 @@ __all__ = [
     "attention",
     "causal_conv1d",
     "clip_gradient",
+    "cross_entropy",
     "linear_attention",
     "linear_scan",
     "long_conv",

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqmix.model import Model
+from seqmix.ops import cross_entropy
 from seqmix.training.rows import IGNORED, Batch, Rows
 
 __all__ = ["Objective", "measure", "parameter_groups"]
@@ -38,12 +38,9 @@ class Objective(nn.Module):
         """
         extra: list[Tensor] = []
         logits, _ = self.model(inputs, positions, aux_losses=extra)
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        loss = F.cross_entropy(
-            wide.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=IGNORED
-        )
+        loss = cross_entropy(logits.flatten(0, 1), targets.flatten()).sum()
         with torch.no_grad():
-            right = (wide.argmax(-1) == targets).sum().to(loss.dtype)
+            right = (logits.argmax(-1) == targets).sum().to(loss.dtype)
         auxiliary = sum((term.to(loss.dtype) for term in extra), loss.new_zeros(()))
         return loss, right, auxiliary
 

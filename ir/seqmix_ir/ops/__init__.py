@@ -14,6 +14,7 @@ from seqmix_ir.ops import (
     clip_gradient,
     constants,
     conv1d,
+    cross_entropy,
     cumulative,
     elementwise,
     fourier,
@@ -41,6 +42,7 @@ from seqmix_ir.ops.causal_conv1d import CausalConv1d
 from seqmix_ir.ops.clip_gradient import ClipGradient
 from seqmix_ir.ops.constants import Constant, Iota, SizeOf, Weight, constant, size_value
 from seqmix_ir.ops.conv1d import Conv1d
+from seqmix_ir.ops.cross_entropy import CrossEntropy
 from seqmix_ir.ops.cumulative import CumMax, CumMin, CumProd, LogCumSumExp
 from seqmix_ir.ops.elementwise import (
     Abs,
@@ -122,6 +124,7 @@ __all__ = [
     "Conv1d",
     "Cos",
     "Cosh",
+    "CrossEntropy",
     "CumMax",
     "CumMin",
     "CumProd",
@@ -206,6 +209,7 @@ CORE_OPS: tuple[type[OpDef], ...] = (
     *clip_gradient.OPS,
     *constants.OPS,
     *conv1d.OPS,
+    *cross_entropy.OPS,
     *cumulative.OPS,
     *elementwise.OPS,
     *fourier.OPS,
