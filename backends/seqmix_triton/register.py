@@ -16,6 +16,10 @@ from seqmix_triton.ops.linear_attention import (
 )
 from seqmix_triton.ops.linear_scan import linear_scan_backward, linear_scan_forward
 from seqmix_triton.ops.rotary import rotary_backward, rotary_forward
+from seqmix_triton.ops.selected_attention import (
+    selected_attention_backward,
+    selected_attention_forward,
+)
 
 __all__ = ["KERNELS", "register"]
 
@@ -32,6 +36,8 @@ KERNELS: Mapping[str, Callable[..., Any]] = {
     "linear_scan_backward": linear_scan_backward,
     "rotary": rotary_forward,
     "rotary_backward": rotary_backward,
+    "selected_attention": selected_attention_forward,
+    "selected_attention_backward": selected_attention_backward,
 }
 """What each op, or its backward pass, runs as; the signatures are those of the core's own."""
 

@@ -210,6 +210,7 @@ def _has(name: str) -> bool:
 
 
 def _home(thing: Any) -> str:
+    thing = getattr(thing, "func", thing)  # What a partial application is one of.
     return f"{thing.__module__}.{thing.__qualname__} ({inspect.getsourcefile(thing)})"
 
 

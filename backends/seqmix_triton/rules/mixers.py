@@ -18,6 +18,7 @@ from seqmix_triton.ops.linear_attention import linear_attention_forward
 from seqmix_triton.ops.linear_scan import linear_scan_forward
 from seqmix_triton.ops.norm import layer_norm_forward, rms_norm_forward
 from seqmix_triton.ops.rotary import rotary_forward
+from seqmix_triton.ops.selected_attention import selected_attention_forward
 from seqmix_triton.rules.wide import widened
 from seqmix_triton.run import GraphRun, Rule
 
@@ -86,9 +87,9 @@ KERNELS: Mapping[str, Rule] = {
     "linear_scan": _with_attributes(linear_scan_forward),
     "rms_norm": _rms_norm,
     "rotary": _with_attributes(rotary_forward),
+    "selected_attention": _with_attributes(selected_attention_forward),
 }
 TORCH: Mapping[str, Rule] = {
     "long_conv": _eager("long_conv"),
     "scan": _scan,
-    "selected_attention": _eager("selected_attention"),
 }

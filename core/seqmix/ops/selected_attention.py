@@ -6,7 +6,9 @@ V value size.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -15,7 +17,10 @@ from seqmix.ops.attention import attention_backward, attention_forward
 from seqmix_ir.ops import SelectedAttention
 from seqmix_ir.types import TensorType
 
-__all__ = ["selected_attention"]
+__all__ = ["selected_attention", "selected_backward", "selected_forward"]
+
+Attend: TypeAlias = "Callable[..., tuple[Tensor, Tensor]]"
+AttendBackward: TypeAlias = "Callable[..., Sequence[Tensor | None]]"
 
 
 def selected_attention(
@@ -44,7 +49,8 @@ def selected_attention(
     return out
 
 
-def _forward(
+def selected_forward(
+    attend: Attend,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -55,9 +61,12 @@ def _forward(
     sinks: Tensor | None,
     **attributes: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The result, and the log of the softmax denominators of the selected ``[B, H, N]``."""
+    """The result, and the log of the softmax denominators of the selected ``[B, H, N]``.
+
+    ``attend`` is the forward function of attention, on whatever device.
+    """
     rows, positions, part = _selected(q, query_positions, selected, bias)
-    y, lse = attention_forward(rows, k, v, positions, key_positions, part, sinks, **attributes)
+    y, lse = attend(rows, k, v, positions, key_positions, part, sinks, **attributes)
     return _put(y, selected, q.shape[2]), lse
 
 
@@ -91,14 +100,15 @@ def _put(rows: Tensor, selected: Tensor, length: int) -> Tensor:
     return out.scatter_(2, places, rows)[:, :, :length].contiguous()
 
 
-def _backward(
+def selected_backward(
+    attend: AttendBackward,
     grads: tuple[Tensor, ...],
     operands: tuple[Tensor | None, ...],
     outputs: tuple[Tensor, ...],
     needs: tuple[bool, ...],
     **attributes: Any,
 ) -> list[Tensor | None]:
-    """That of attention on the selected rows."""
+    """That of attention, ``attend``, on the selected rows."""
     q, k, v, query_positions, key_positions, selected, bias, sinks = operands
     if q is None or query_positions is None or selected is None:
         raise TypeError("selected_attention: q, query_positions and selected are needed")
@@ -107,7 +117,7 @@ def _backward(
     rows, positions, part = _selected(q, query_positions, selected, bias)
     # A place for none holds the row of query 0, which must not pass anything on.
     grad = _rows(grads[0], index).masked_fill((selected < 0).view(len(index), 1, -1, 1), 0.0)
-    found = attention_backward(
+    found = attend(
         (grad,),
         (rows, k, v, positions, key_positions, part, sinks),
         (_rows(y, index), lse),
@@ -131,5 +141,8 @@ def _saved_type(defn: SelectedAttention, q: TensorType, *others: TensorType | No
 
 
 _SELECTED_ATTENTION = op(
-    SelectedAttention, eager=_forward, backward=_backward, saved={"log_sum_exp": _saved_type}
+    SelectedAttention,
+    eager=partial(selected_forward, attention_forward),
+    backward=partial(selected_backward, attention_backward),
+    saved={"log_sum_exp": _saved_type},
 )
