@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,8 @@ import triton
 import triton.language as tl
 
 from seqmix.errors import BackendError
+from seqmix_triton.config import Config
+from seqmix_triton.tuning import fastest, kind_of, sizes_of, tuning
 
 __all__ = ["Case", "Config", "Constants", "Kernel", "interpreted", "power_of_two"]
 
@@ -27,22 +30,6 @@ _TYPES = {
     torch.float32: tl.float32,
     torch.float64: tl.float64,
 }
-
-
-@dataclass(frozen=True)
-class Config:
-    """How a kernel is cut: tile sizes by name, warps of a program, stages of its pipeline.
-
-    Warps are counted in 32 lanes: where they have 64, half as many run.
-    """
-
-    tiles: Mapping[str, int]
-    warps: int = 4
-    stages: int = 2
-
-    def warps_of(self, lanes: int) -> int:
-        """How many warps of so many lanes run one program."""
-        return max(1, self.warps * 32 // lanes)
 
 
 @dataclass(frozen=True)
@@ -79,6 +66,7 @@ class Kernel:
     hot: bool = True
     spills: Mapping[str, str] = field(default_factory=dict)
     _forced: list[Config] = field(default_factory=list)
+    _chosen: dict[Any, Config] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -89,18 +77,40 @@ class Kernel:
         self, grid: Grid, dtype: torch.dtype, arguments: Mapping[str, Any], constants: Constants
     ) -> None:
         """Run on tensors: ``grid`` gives the number of programs per axis for the tiles chosen."""
-        config = self.choose(dtype, constants)
-        shape = grid(config.tiles)
-        if math.prod(shape) == 0:
+        if math.prod(grid(self.choose(dtype, constants).tiles)) == 0:
             return
-        given = {**self.constants(dtype, constants, config), **arguments}
-        with _device_of(arguments):
+
+        def run(config: Config) -> None:
+            given = {**self.constants(dtype, constants, config), **arguments}
             warps = config.warps_of(_lanes())
-            self.fn[shape](**given, num_warps=warps, num_stages=config.stages)
+            self.fn[grid(config.tiles)](**given, num_warps=warps, num_stages=config.stages)
+
+        with _device_of(arguments):
+            if self._forced or not tuning():
+                run(self.choose(dtype, constants))
+            else:
+                run(self._tuned(run, dtype, arguments, constants))
 
     def choose(self, dtype: torch.dtype, constants: Constants) -> Config:
         """The configuration to run with."""
         return self._forced[-1] if self._forced else self.default(dtype, constants)
+
+    def _tuned(
+        self,
+        run: Callable[[Config], None],
+        dtype: torch.dtype,
+        arguments: Mapping[str, Any],
+        constants: Constants,
+    ) -> Config:
+        """The fastest configuration for calls of this kind on the current device."""
+        device = torch.cuda.get_device_name()
+        key = (device, dtype, tuple(constants.items()), sizes_of(arguments))
+        if (known := self._chosen.get(key)) is None:
+            source = inspect.getsource(self.fn.fn)
+            kind = kind_of(self.name, source, device, dtype, constants, arguments)
+            space = [self.default(dtype, constants), *self.space(dtype, constants)]
+            known = self._chosen[key] = fastest(kind, space, run)
+        return known
 
     def constants(self, dtype: torch.dtype, constants: Constants, config: Config) -> dict[str, Any]:
         """All constants: those given, the tiles, and the types that follow from the dtype."""
