@@ -55,7 +55,8 @@ class Kernel:
     dtype, ``A`` one to the accumulators' (float32, float64 for float64), ``I`` one to int64, ``i``
     a size, ``s`` a stride (a multiple of 16 in the table), ``1`` a stride of 1. ``default`` gives
     the configuration that runs untuned, ``space`` the others worth trying. A ``hot`` kernel may
-    not spill registers, unless ``spills`` names the reason under "target label".
+    not spill registers, unless ``spills`` names the reason under "target label". Tiles named in
+    ``counted`` decide how much memory the callers provide: tuning leaves them as they are.
     """
 
     fn: Any
@@ -65,6 +66,7 @@ class Kernel:
     space: Callable[[torch.dtype, Constants], Sequence[Config]] = _only_default
     hot: bool = True
     spills: Mapping[str, str] = field(default_factory=dict)
+    counted: tuple[str, ...] = ()
     _forced: list[Config] = field(default_factory=list)
     _chosen: dict[Any, Config] = field(default_factory=dict)
 
@@ -95,6 +97,16 @@ class Kernel:
         """The configuration to run with."""
         return self._forced[-1] if self._forced else self.default(dtype, constants)
 
+    def choices(self, dtype: torch.dtype, constants: Constants) -> list[Config]:
+        """What tuning chooses from, the default first."""
+        default = self.default(dtype, constants)
+        others = (
+            config
+            for config in self.space(dtype, constants)
+            if all(config.tiles[name] == default.tiles[name] for name in self.counted)
+        )
+        return [default, *others]
+
     def _tuned(
         self,
         run: Callable[[Config], None],
@@ -108,8 +120,7 @@ class Kernel:
         if (known := self._chosen.get(key)) is None:
             source = inspect.getsource(self.fn.fn)
             kind = kind_of(self.name, source, device, dtype, constants, arguments)
-            space = [self.default(dtype, constants), *self.space(dtype, constants)]
-            known = self._chosen[key] = fastest(kind, space, run)
+            known = self._chosen[key] = fastest(kind, self.choices(dtype, constants), run)
         return known
 
     def constants(self, dtype: torch.dtype, constants: Constants, config: Config) -> dict[str, Any]:

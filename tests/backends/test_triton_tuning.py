@@ -8,12 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tests.backends.triton_kernels  # noqa: F401  # sets the interpreter up, or skips
 import torch
+from tests.backends.triton_kernels import check
 
+from seqmix.ops import causal_conv1d, linear_attention
 from seqmix_triton import kernel as kernel_module
 from seqmix_triton.config import Config
 from seqmix_triton.kernels.norm import NORM_FORWARD
+from seqmix_triton.library import all_kernels
+from seqmix_triton.ops.causal_conv1d import causal_conv1d_backward, causal_conv1d_forward
+from seqmix_triton.ops.linear_attention import (
+    linear_attention_backward,
+    linear_attention_forward,
+)
 from seqmix_triton.ops.norm import rms_norm_forward
 from seqmix_triton.tuning import fastest, kind_of, tuning
 
@@ -116,3 +123,26 @@ def test_a_launch_runs_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(y, torch.nn.functional.rms_norm(x, (24,), eps=1e-6))
     assert len(asked) == 1
     assert json.loads(asked[0])["device"] == "a device"
+
+
+def test_any_choice_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers provide memory by the default tiles: a choice must not need more of it."""
+    monkeypatch.setattr(kernel_module, "tuning", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a device")
+    for part in (0.5, 1.0):
+        monkeypatch.setattr(
+            kernel_module,
+            "fastest",
+            lambda kind, space, run, part=part: space[int(part * (len(space) - 1))],
+        )
+        for kernel in all_kernels():
+            kernel._chosen.clear()
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(1, 1, 19, size) for size in (40, 40, 24))
+        given = (q, k, v, -torch.rand(1, 1, 19), torch.randn(1, 1, 40, 24))
+        check(linear_attention, linear_attention_forward, linear_attention_backward, given)
+        x, taps = torch.randn(1, 5, 70), torch.randn(5, 4)
+        given = (x, taps, None, torch.randn(1, 5, 3))
+        check(causal_conv1d, causal_conv1d_forward, causal_conv1d_backward, given, activation="")
+    for kernel in all_kernels():
+        kernel._chosen.clear()

@@ -210,6 +210,7 @@ CONV_SLOPE = Kernel(
     },
     _default_backward,
     (Case("4 silu", torch.bfloat16, _SILU),),
+    counted=("BLOCK_S",),
 )
 CONV_ADJOINT = Kernel(
     conv_adjoint,

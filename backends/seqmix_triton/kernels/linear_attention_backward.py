@@ -316,6 +316,7 @@ CHUNK_QUERY_SLOPE = Kernel(
     default_rows,
     CASES,
     space,
+    counted=("BLOCK_K",),
 )
 CHUNK_KEY_SLOPE = Kernel(
     chunk_key_slope,
@@ -323,6 +324,7 @@ CHUNK_KEY_SLOPE = Kernel(
     _default_keys,
     CASES,
     space,
+    counted=("BLOCK_K",),
 )
 CHUNK_VALUE_SLOPE = Kernel(
     chunk_value_slope,

@@ -109,6 +109,7 @@ CHUNK_STATE_SLOPE = Kernel(
     default,
     CASES,
     space,
+    counted=("BLOCK_V",),
 )  # fmt: skip
 CHUNK_DECAY_SLOPE = Kernel(
     chunk_decay_slope,
