@@ -15,6 +15,7 @@ from seqmix_triton.ops.linear_attention import (
     linear_attention_forward,
 )
 from seqmix_triton.ops.linear_scan import linear_scan_backward, linear_scan_forward
+from seqmix_triton.ops.long_conv import long_conv_backward, long_conv_forward
 from seqmix_triton.ops.rotary import rotary_backward, rotary_forward
 from seqmix_triton.ops.selected_attention import (
     selected_attention_backward,
@@ -34,6 +35,8 @@ KERNELS: Mapping[str, Callable[..., Any]] = {
     "linear_attention_backward": linear_attention_backward,
     "linear_scan": linear_scan_forward,
     "linear_scan_backward": linear_scan_backward,
+    "long_conv": long_conv_forward,
+    "long_conv_backward": long_conv_backward,
     "rotary": rotary_forward,
     "rotary_backward": rotary_backward,
     "selected_attention": selected_attention_forward,

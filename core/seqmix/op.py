@@ -54,6 +54,7 @@ class TorchOp:
     saves: int
     overload: Any
     eager: Eager
+    backward: Backward | None = None
     kernels: dict[str, Eager] = dataclasses.field(default_factory=dict)
 
     def __call__(self, *operands: Any, **attributes: Any) -> Any:
@@ -97,7 +98,7 @@ def op(
     _define(name, _operand_schema(defn), attributes, len(defn.results) + len(saved))
     _LIBRARY.impl(name, eager, "CompositeExplicitAutograd")
     torch.library.register_fake(f"seqmix::{name}", _fake(defn, saved), lib=_LIBRARY)
-    bound = TorchOp(defn, name, len(saved), _overload(name), eager)
+    bound = TorchOp(defn, name, len(saved), _overload(name), eager, backward)
     _BOUND[name] = bound
     if backward is not None:
         _register_backward(bound, backward, attributes)

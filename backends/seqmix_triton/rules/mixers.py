@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import seqmix.ops  # noqa: F401  Binds the ops whose eager functions run here.
-from seqmix.op import bound_ops
 from seqmix_ir.graph import Op
 from seqmix_triton.ops.attention import attention_forward
 from seqmix_triton.ops.causal_conv1d import causal_conv1d_forward
 from seqmix_triton.ops.cross_entropy import cross_entropy_forward
 from seqmix_triton.ops.linear_attention import linear_attention_forward
 from seqmix_triton.ops.linear_scan import linear_scan_forward
+from seqmix_triton.ops.long_conv import long_conv_forward
 from seqmix_triton.ops.norm import layer_norm_forward, rms_norm_forward
 from seqmix_triton.ops.rotary import rotary_forward
 from seqmix_triton.ops.selected_attention import selected_attention_forward
@@ -33,11 +32,6 @@ def _with_attributes(function: Callable[..., Any]) -> Rule:
         return found if isinstance(found, Tensor) else found[: len(op.results)]
 
     return rule
-
-
-def _eager(name: str) -> Rule:
-    """The core's own function for torch tensors."""
-    return _with_attributes(bound_ops()[name].eager)
 
 
 def _rms_norm(run: GraphRun, op: Op, x: Tensor, weight: Tensor | None) -> Tensor:
@@ -85,11 +79,11 @@ KERNELS: Mapping[str, Rule] = {
     "layer_norm": _layer_norm,
     "linear_attention": _with_attributes(linear_attention_forward),
     "linear_scan": _with_attributes(linear_scan_forward),
+    "long_conv": _with_attributes(long_conv_forward),
     "rms_norm": _rms_norm,
     "rotary": _with_attributes(rotary_forward),
     "selected_attention": _with_attributes(selected_attention_forward),
 }
 TORCH: Mapping[str, Rule] = {
-    "long_conv": _eager("long_conv"),
     "scan": _scan,
 }
