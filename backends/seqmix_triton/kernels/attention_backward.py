@@ -220,4 +220,7 @@ ATTENTION_KEYS = Kernel(
     _default,
     tuple(_without_sinks(case) for case in CASES),
     _space,
+    spills={
+        "cuda:90 128 causal": "Triton 3.6 alone: 112 bytes beside two sums of 64 x 128; none in 3.9"
+    },
 )
