@@ -20,7 +20,14 @@ from seqmix.errors import CheckpointError, ConfigError, PluginError, did_you_mea
 from seqmix.storage import CONFIG_FILE, is_saved, read_saved
 from seqmix.weights import Weights
 
-__all__ = ["Checkpoint", "CheckpointReader", "StreamDecoder", "Tokenizer", "resolve"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointReader",
+    "StorableTokenizer",
+    "StreamDecoder",
+    "Tokenizer",
+    "resolve",
+]
 
 FRESH_SEED = 0
 
@@ -55,6 +62,15 @@ class Tokenizer(Protocol):
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The prompt, ready for :meth:`encode`, of messages with ``role`` and ``content``."""
+        ...
+
+
+@runtime_checkable
+class StorableTokenizer(Tokenizer, Protocol):
+    """A tokenizer that can be written for programs that know nothing of seqmix."""
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json``, and ``tokenizer_config.json`` with first token and template."""
         ...
 
 

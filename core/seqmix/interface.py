@@ -22,6 +22,7 @@ from seqmix_ir.types import FLOATS, TensorType
 
 __all__ = [
     "MANIFEST",
+    "MODULE_FILE",
     "InputCheck",
     "check_inputs",
     "check_options",

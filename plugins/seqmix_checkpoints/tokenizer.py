@@ -68,6 +68,13 @@ class TextTokenizer:
             )
         return render_chat(self.chat_template, messages, self._specials)
 
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json`` and ``tokenizer_config.json``, as Hugging Face names them."""
+        self._inner.save(str(folder / "tokenizer.json"))
+        settings = {**self._specials, "chat_template": self.chat_template}
+        text = json.dumps({k: v for k, v in settings.items() if v is not None}, indent=2)
+        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
 
 class IncrementalDecoder:
     """Decodes ids one by one and holds text back while a character is incomplete.

@@ -37,6 +37,9 @@ BackendName = Annotated[str, typer.Option("--backend", "-b", help="A backend, or
 Rope = Annotated[
     str | None, typer.Option(help="Extend the context: yarn:2, dynamic-yarn, rerope:W, ..")
 ]
+SmallerWeights = Annotated[
+    str | None, typer.Option(help="tvm: keep matrices in bf16, f16 or int8.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -141,11 +144,18 @@ def export(
     contrib: Annotated[
         bool, typer.Option(help="ONNX: use operators that only ONNX Runtime has.")
     ] = False,
+    weights: SmallerWeights = None,
+    with_runtime: Annotated[
+        bool, typer.Option(help="tvm: add TVM's runtime; apache-tvm-ffi is then enough to run it.")
+    ] = False,
 ) -> None:
-    """Compile a model for a backend and write everything that running it needs."""
+    """Compile a model for a backend and write everything that running it needs.
+
+    With tvm, python OUT/run.py PROMPT continues a text without torch.
+    """
     from seqmix.cli.export import export_model
 
-    export_model(model, out, backend, rope, force, opset, contrib)
+    export_model(model, out, backend, rope, force, opset, contrib, weights, with_runtime)
 
 
 @app.command()
@@ -155,12 +165,16 @@ def check(
         list[str] | None, typer.Option("--backend", "-b", help="Only these backends.")
     ] = None,
     full: Annotated[bool, typer.Option(help="Longer sequences.")] = False,
+    weights: SmallerWeights = None,
     json: Json = False,
 ) -> None:
-    """Prove that a mixer keeps its laws, an op or a model its meaning; exit 1 if not."""
+    """Prove that a mixer keeps its laws, an op or a model its meaning; exit 1 if not.
+
+    With --weights, of a model, what smaller weights cost is measured as well.
+    """
     from seqmix.cli.check import check_subject
 
-    raise typer.Exit(check_subject(subject, backend, full, json))
+    raise typer.Exit(check_subject(subject, backend, full, json, weights))
 
 
 @app.command()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from seqmix.cli.loading import check_backend_name, compile_model, load_checkpoint, load_model
-from seqmix.errors import ConfigError
+from seqmix.errors import CheckpointError, ConfigError
 from seqmix.progress import progress
+
+if TYPE_CHECKING:
+    from seqmix.checkpoint import Checkpoint
 
 __all__ = ["export_model"]
 
@@ -23,19 +28,26 @@ def export_model(
     force: bool,
     opset: int | None = None,
     contrib: bool = False,
+    weights: str | None = None,
+    runtime: bool = False,
 ) -> None:
-    """Write the compiled model to ``out``, which appears whole or not at all.
+    """Write the compiled model and its tokenizer to ``out``, which appears whole or not at all.
 
     An ONNX file is for any runtime, unless ``contrib`` allows the operators of ONNX Runtime alone.
+    ``weights`` and ``runtime`` are options of backends that have them, such as tvm.
     """
     _check_place(out, force)
     check_backend_name(backend)
-    options = _onnx_options(backend, opset, contrib)
-    executable = compile_model(load_model(load_checkpoint(source, rope)), backend, options)
+    options: dict[str, Any] = _onnx_options(backend, opset, contrib)
+    options |= {} if weights is None else {"weights": weights}
+    options |= {"runtime": True} if runtime else {}
+    checkpoint = load_checkpoint(source, rope)
+    executable = compile_model(load_model(checkpoint), backend, options)
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         with progress(f"writing {out}"):
+            _save_tokenizer(checkpoint, temporary)
             executable.save(temporary)
         if out.exists():
             shutil.rmtree(out)
@@ -46,6 +58,18 @@ def export_model(
     console = Console()
     for file in sorted(out.iterdir()):
         console.print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
+
+
+def _save_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
+    """Write the tokenizer where there is one that can be written; a warning says why it failed."""
+    from seqmix.checkpoint import StorableTokenizer
+
+    if not isinstance(checkpoint.tokenizer, StorableTokenizer):
+        return
+    try:
+        checkpoint.tokenizer.save(folder)
+    except CheckpointError as error:
+        warnings.warn(f"the tokenizer is not in the folder: {error}", stacklevel=2)
 
 
 def _onnx_options(backend: str, opset: int | None, contrib: bool) -> dict[str, int | bool]:

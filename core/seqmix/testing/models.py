@@ -26,12 +26,14 @@ def check_model(
     batch: int = 2,
     ids: Tensor | None = None,
     judge: Executable | None = None,
+    tolerances: Mapping[str, float] | None = None,
 ) -> CheckReport:
     """Compare logits and states of compiled models with torch, or with ``judge`` when given.
 
     Each length is a prefill, and a prefill after ``past`` tokens; a length of 1 is a step. ``ids``
     (int64 ``[B, at least past + max(lengths)]``) is what is read, by default random tokens. A model
-    with learned positions is compared within them.
+    with learned positions is compared within them. ``tolerances`` says for some executables what
+    error is allowed, instead of that of the model's dtype.
     """
     report = CheckReport(f"model '{model.config.name}'")
     if (known := learned_positions(model.config)) is not None:
@@ -57,7 +59,8 @@ def check_model(
                 error = max(distance(found[key], value) for key, value in expected.items())
                 detail = f"B={tokens.shape[0]} S={length} P={before}"
                 where = f"{name} {model.config.dtype}"
-                report.rows.append(Row(entry, where, error, tolerance, detail))
+                allowed = (tolerances or {}).get(name, tolerance)
+                report.rows.append(Row(entry, where, error, allowed, detail))
     return report
 
 
