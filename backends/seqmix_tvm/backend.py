@@ -11,17 +11,18 @@ from weakref import finalize
 
 from seqmix.backend import Availability, Backend, Executable, Program, Report
 from seqmix.config import read_config
-from seqmix.errors import BackendError
+from seqmix.errors import BackendError, did_you_mean
 from seqmix.interface import check_options, read_manifest, read_module
 from seqmix_ir.graph import Op
 
 __all__ = ["TvmBackend"]
 
-_OPTIONS: dict[str, type] = {"mcpu": str}
+_OPTIONS: dict[str, type] = {"mcpu": str, "weights": str, "runtime": bool}
+
+_WEIGHTS = ("model", "bf16", "f16", "int8")
 
 PREFERENCES: Mapping[str, tuple[str, ...]] = {
     "linear_attention": ("chunkwise",),
-    "linear_scan": ("recurrent",),
     "long_conv": ("four_step",),
     "selected_attention": ("gathered",),
 }
@@ -36,6 +37,10 @@ class TvmBackend(Backend):
     Options:
 
     - ``mcpu``: LLVM's name of the processor to compile for; by default that of this machine.
+    - ``weights``: the type in which matrices lie in memory, ``bf16``, ``f16``, or ``int8`` with a
+      scale per output channel; by default that of the model. Sums are float32 in any case. What
+      the rounding costs is in ``report.notes``, and per weight in ``manifest.json``.
+    - ``runtime``: put TVM's runtime, 3 MB, into the folder: to run it, apache-tvm-ffi is enough.
     """
 
     name: ClassVar[str] = "tvm"
@@ -44,7 +49,7 @@ class TvmBackend(Backend):
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         """The backend with its options; BackendError for unknown ones."""
-        check_options(self.name, options or {}, _OPTIONS)
+        _check_options(options or {})
         self._options = dict(options or {})
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
@@ -77,12 +82,12 @@ class TvmBackend(Backend):
         from seqmix_tvm.build import build_folder
         from seqmix_tvm.session import TvmExecutable
 
-        check_options(self.name, options, _OPTIONS)
+        _check_options(options)
         self._check_target(target)
         folder = Path(mkdtemp(prefix="seqmix-tvm-"))
         try:
             report = Report(self.name, target)
-            manifest = build_folder(folder, program, options.get("mcpu"), report)
+            manifest = build_folder(folder, program, options, report)
             executable = TvmExecutable(folder, program.module, program.config, report, manifest)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -106,3 +111,13 @@ class TvmBackend(Backend):
             raise BackendError(
                 f"backend 'tvm' has no target '{target}'; known: {', '.join(_TARGETS)}"
             )
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    check_options(TvmBackend.name, options, _OPTIONS)
+    kind = options.get("weights", "model")
+    if kind not in _WEIGHTS:
+        raise BackendError(
+            f"backend 'tvm': option 'weights' should be one of {', '.join(_WEIGHTS)}, found "
+            f"{kind!r}{did_you_mean(kind, _WEIGHTS)}"
+        )

@@ -1,14 +1,16 @@
 """What a compiled model consists of on disk, and how a damaged folder is found out.
 
-``manifest.json`` names the entries (functions of the model), their inputs and outputs, the files
-with their sha256, the target and the versions. It is checked before any file is loaded.
+``manifest.json`` names the entries (functions of the model), their inputs and outputs, fresh
+states, every file with its sha256, the target and the versions. It is checked before any file is
+loaded, here as by the script that runs a folder without torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +18,33 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from seqmix.backend import Program
 from seqmix.errors import BackendError
+from seqmix.model import state_specs
 from seqmix.weights import to_torch
 from seqmix_ir.graph import Graph
 from seqmix_tvm import tvm_api as tvm
+from seqmix_tvm.compiled_model import FORMAT, MANIFEST, WEIGHTS, FolderError, check_folder, seal_of
 
 __all__ = [
     "CONFIG",
-    "FILES",
     "MANIFEST",
     "WEIGHTS",
     "describe",
     "read_folder",
     "read_stored",
+    "seal",
     "write_stored",
 ]
 
 CONFIG = "config.json"
-MANIFEST = "manifest.json"
-WEIGHTS = "stored.safetensors"
-_FORMAT = 1
-
-
-def FILES(manifest: Mapping[str, Any]) -> list[str]:  # noqa: N802
-    """The files that the manifest seals, and itself."""
-    return [*manifest["files"], MANIFEST]
 
 
 def write_stored(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write what the library is given, as it lies in memory."""
     save_file({name: to_torch(array) for name, array in arrays.items()}, folder / WEIGHTS)
+    # The package writes files that nobody else may read.
+    (folder / WEIGHTS).chmod(0o644)
 
 
 def read_stored(folder: Path) -> dict[str, Any]:
@@ -55,14 +54,23 @@ def read_stored(folder: Path) -> dict[str, Any]:
 
 
 def describe(
-    folder: Path, graphs: Mapping[str, tuple[Graph, str, list[str]]], target: Mapping[str, Any]
+    program: Program, graphs: Mapping[str, tuple[Graph, str, list[str]]], target: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write the manifest of a folder whose other files are there; per graph: library, stored."""
-    files = sorted(p.name for p in folder.iterdir() if p.name != MANIFEST)
-    manifest = {
-        "format": _FORMAT,
+    """The manifest of a program, without its files; per graph: library, names of what it reads."""
+    config = program.config
+    return {
+        "format": FORMAT,
+        "seqmix": _own_version(),
         "tvm": tvm.version(),
         "target": dict(target),
+        "model": {
+            "name": config.name,
+            "dtype": config.dtype,
+            "vocab_size": config.vocab_size,
+            "context_length": config.context_length,
+            "eos": sorted(config.eos),
+        },
+        "initial": _initial(program),
         "entries": {
             name: {
                 "library": library,
@@ -72,40 +80,43 @@ def describe(
             }
             for name, (graph, library, stored) in graphs.items()
         },
-        "files": {name: _digest(folder / name) for name in files},
     }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    return manifest
+
+
+def seal(folder: Path, manifest: Mapping[str, Any], files: Iterable[str]) -> dict[str, Any]:
+    """Write the manifest of a folder with the sha256 of files, which are there; what it says."""
+    digests = {name: _digest(folder / name) for name in sorted(set(files))}
+    full = {**manifest, "files": digests}
+    full["seal"] = seal_of(full)
+    (folder / MANIFEST).write_text(json.dumps(full, indent=2) + "\n", encoding="utf-8")
+    return full
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
     """The manifest of a folder whose files are what it says; BackendError tells what is not."""
-    path = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] != _FORMAT:
-            raise BackendError(
-                f"{path}: format {manifest['format']} is not {_FORMAT}; compile the model again"
-            )
-        files, entries = dict(manifest["files"]), dict(manifest["entries"])
-        known = {WEIGHTS, *(entry["library"] for entry in entries.values())}
-        made_by, _ = str(manifest["tvm"]), dict(manifest["target"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        manifest = check_folder(folder)
+    except FolderError as error:
+        raise BackendError(f"{error}; compile the model again") from error
+    if manifest["tvm"].split(".")[:2] != tvm.version().split(".")[:2]:
         raise BackendError(
-            f"{path}: no manifest of a compiled model ({error!r}); compile the model again"
-        ) from error
-    if made_by.split(".")[:2] != tvm.version().split(".")[:2]:
-        raise BackendError(
-            f"{folder}: made by TVM {made_by}, here is {tvm.version()}; compile the model again"
+            f"{folder}: made by TVM {manifest['tvm']}, here is {tvm.version()}; "
+            "compile the model again"
         )
-    for name in sorted(known | set(files)):
-        found = _digest(folder / name) if (folder / name).is_file() else "no file"
-        if Path(name).name != name or found != files.get(name):
-            raise BackendError(
-                f"{folder / name}: expected sha256 {files.get(name)}, found {found}; the folder is "
-                "damaged or was put together by hand; compile the model again"
-            )
     return manifest
+
+
+def _initial(program: Program) -> dict[str, Any]:
+    """Axes and value of each fresh state, where the program is a model that has some."""
+    known = {name for graph in program.module.graphs for name in graph.inputs}
+    if not {"input_ids", "positions"} <= known:
+        return {}
+    states = {
+        f"state.{layer}.{key}": {"axes": list(spec.axes), "fill": spec.fill}
+        for layer, specs in enumerate(state_specs(program.config))
+        for key, spec in specs.items()
+    }
+    return {name: state for name, state in states.items() if name in known}
 
 
 def _type(value: Any) -> dict[str, Any]:
@@ -115,3 +126,10 @@ def _type(value: Any) -> dict[str, Any]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _own_version() -> str:
+    try:
+        return version("seqmix")
+    except PackageNotFoundError:
+        return "unknown"

@@ -50,6 +50,10 @@ class Frame:
         op = self._ops[value]
         return self._rules[op.name](self, op, index)
 
+    def producer(self, value: Value) -> Op | None:
+        """The op that makes a value here, None for one that lies in memory or is given."""
+        return self._ops.get(value) if value not in self.places else None
+
     def made(self, value: Value) -> Op:
         """The op that makes a value which lies nowhere."""
         return self._ops[value]

@@ -175,7 +175,20 @@ def from_libm(name: str, x: tvm.Expr) -> tvm.Expr:
 def softplus(x: tvm.Expr) -> tvm.Expr:
     """``log(1 + exp(x))``, without overflow."""
     small = exp(like(0, x) - tvm.absolute(x))
-    return larger(x, like(0, x)) + from_libm("log1p", small)
+    return larger(x, like(0, x)) + _log1p_to_one(small)
+
+
+def _log1p_to_one(x: tvm.Expr) -> tvm.Expr:
+    """``log(1 + x)`` for x from 0 to 1: ``2 atanh(x / (2 + x))``, whose argument is at most 1/3."""
+    if tvm.dtype_of(x) != "float32":
+        return from_libm("log1p", x)
+    x = named(x)
+    ratio = named(x / (x + like(2, x)))
+    square = named(ratio * ratio)
+    series = like(2 / 15, x)
+    for degree in (13, 11, 9, 7, 5, 3, 1):
+        series = series * square + like(2 / degree, x)
+    return ratio * series
 
 
 def erf(x: tvm.Expr) -> tvm.Expr:

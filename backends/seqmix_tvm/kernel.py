@@ -8,11 +8,13 @@ from typing import Any
 
 from seqmix_ir.dims import Size
 from seqmix_ir.graph import Op, Value
+from seqmix_ir.ops.rules import normal_axis
 from seqmix_tvm import tvm_api as tvm
 from seqmix_tvm.frame import Frame
 from seqmix_tvm.place import Index, Place, Sizes
 from seqmix_tvm.plan import Group
 from seqmix_tvm.rules import RULES
+from seqmix_tvm.rules.layout import FLAT
 from seqmix_tvm.rules.pointwise import COSTS, SCALAR
 from seqmix_tvm.writer import Writer
 
@@ -51,8 +53,9 @@ class Kernel:
 
     @property
     def vectors(self) -> str:
-        """The kind of a loop over the lanes of a vector."""
-        return "serial" if any(op.name in SCALAR for op in self.group.ops) else "vectorized"
+        """The kind of a loop over the lanes of a vector: left to LLVM where they lie apart."""
+        apart = any(op.name in SCALAR or not _keeps_rows(op) for op in self.group.ops)
+        return "serial" if apart else "vectorized"
 
     @property
     def cost(self) -> int:
@@ -109,6 +112,8 @@ class Kernel:
 
         Axes of ``held`` have an index already and are not looped over.
         """
+        if 0 in shape:
+            return
         held = held or {}
         cost = self.cost if cost is None else cost
         free = [axis for axis in range(len(shape)) if axis not in held]
@@ -156,6 +161,8 @@ class Kernel:
         length: Size,
     ) -> None:
         """A loop over the index of leading axes; ``cost`` is that of one of ``length`` elements."""
+        if 0 in lead:
+            return
         if not lead:
             body(())
             return
@@ -196,6 +203,24 @@ class Kernel:
             rest = self.sizes(length) - full * tvm.integer(lanes)
             with self.writer.loop(rest, name="r") as r:
                 body(full * tvm.integer(lanes) + r, "one")
+
+
+def _keeps_rows(op: Op) -> bool:
+    """Whether what lies side by side does so after an op that moves it, a full vector at a time."""
+    if op.name == "transpose":
+        perm = op.defn.attributes()["perm"]
+        return normal_axis(perm[-1], len(perm)) == len(perm) - 1 if perm else True
+    if op.name not in FLAT:
+        return True
+    before, after = (_last(value.type.shape) for value in (*op.values, *op.results))
+    if before == after:
+        return True
+    return all(isinstance(size, int) and size % (2 * LANES) == 0 for size in (before, after))
+
+
+def _last(shape: Sequence[Size]) -> Size:
+    """The size of the last axis with more than one element."""
+    return next((size for size in reversed(shape) if size != 1), 1)
 
 
 def _product(shape: Sequence[Size]) -> Size:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmix.progress import counted
 from seqmix.weights import Weights
 from seqmix_ir.dims import Dim, Size, show_size
 from seqmix_ir.graph import Block, Graph, Op, Value
@@ -20,10 +21,11 @@ from seqmix_tvm import tvm_api as tvm
 from seqmix_tvm.frame import Frame
 from seqmix_tvm.functions import naming
 from seqmix_tvm.kernel import Kernel
-from seqmix_tvm.kernels import write_kernel
+from seqmix_tvm.kernels import SCRATCH, write_kernel
 from seqmix_tvm.kernels.product import PANEL, packed_index
 from seqmix_tvm.place import Place, Sizes, known
 from seqmix_tvm.plan import Group, hoisted, is_leaf, plan_block, with_copies
+from seqmix_tvm.quantise import stored_weight
 from seqmix_tvm.rules import RULES
 from seqmix_tvm.writer import Writer
 
@@ -111,7 +113,9 @@ class _Lowering:
         with self.relax.function("main", [*params, pack]):
             for place, op in enumerate(leaves):
                 self.values[op.results[0]] = self.relax.item(pack, place)
-            for group in plan_block(self.block):
+            groups = plan_block(self.block)
+            for place, group in enumerate(groups):
+                counted("kernels written", place, len(groups))
                 self._call(group)
             self.relax.finish([self.values[r] for r in self.block.results])
         stored = list(self.stored.values())
@@ -170,7 +174,8 @@ class _Lowering:
         scratch = [_buffer(frame, f"s{i}", t, t.shape) for i, t in enumerate(scratch_types(group))]
         inputs = len(group.inputs)
         kernel = Kernel(writer, frame, group, scratch=[place for _, place in scratch])
-        with naming(writer.bind):
+        sizes.hold(_shapes(group.ops), writer.hide)
+        with naming(writer.hold):
             write_kernel(kernel)
         ordered = [*params[:inputs], *sizes.names.values(), *params[inputs:]]
         return tvm.prim_func([*ordered, *(b for b, _ in scratch)], writer.finish(), name)
@@ -186,6 +191,14 @@ class _Lowering:
         lines += [_line(op, numbers) for op in group.ops]
         lines.append(" ".join(str(group.ops.index(op)) for op in group.chain))
         return "\n".join(lines)
+
+
+def _shapes(ops: Iterable[Op]) -> Iterator[Sequence[Size]]:
+    """The shapes of all that some ops read and make."""
+    for op in ops:
+        yield from (v.type.shape for v in (*op.operands, *op.results) if v is not None)
+        if op.body is not None:
+            yield from _shapes(op.body.ops)
 
 
 def _line(op: Op, numbers: dict[Value, int]) -> str:
@@ -224,18 +237,18 @@ def _buffer(
     made = tvm.buffer(name, tvm.NAMES[type.dtype], [sizes(s) for s in shape])
     # bfloat16 is read as the bits that it is.
     dtype = "uint16" if type.dtype == "bf16" else tvm.NAMES[type.dtype]
-    view, declared = tvm.alias(f"{name}_row", dtype, sizes.product(shape), made)
+    # TVM divides by the length of a row, even of one that nothing is read of.
+    length = tvm.integer(1) if 0 in shape else sizes.product(shape)
+    view, declared = tvm.alias(f"{name}_row", dtype, length, made)
     frame.writer.emit(declared)
     return made, Place(view, type.dtype)
 
 
 def scratch_types(group: Group) -> list[TensorType]:
     """Tensors that a kernel needs for itself."""
-    if group.root.name != "scan":
+    if group.anchor is None or group.anchor.name not in SCRATCH:
         return []
-    from seqmix_tvm.kernels.scan import scan_scratch
-
-    return scan_scratch(group.root)
+    return SCRATCH[group.anchor.name](group.anchor)
 
 
 def _bound_dims(graph: Graph) -> list[str]:
@@ -252,14 +265,16 @@ def _packed_values(block: Block) -> set[Value]:
     """Leaves that some product reads as its weight, directly or as a constant of a scan."""
     leaves = {op.results[0] for op in block.ops if is_leaf(op)}
     found = set()
+    made_by = {result: op for op in block.ops for result in op.results}
     for op in block.ops:
-        if op.name == "linear" and op.operands[1] in leaves:
-            found.add(op.operands[1])
+        stored, _ = stored_weight(op.operands[1] if op.name == "linear" else None, made_by.get)
+        if stored in leaves:
+            found.add(stored)
         if op.body is not None:
             inner = _linear_params(op.body)
             outside = zip(op.body.params[-len(op.operands) :], op.operands, strict=False)
             found |= {v for param, v in outside if param in inner and v in leaves}
-    return {v for v in found if v is not None and v.type.dtype in FLOATS}
+    return {v for v in found if v is not None and v.type.dtype in FLOATS | {"i8"}}
 
 
 def _linear_params(block: Block) -> set[Value]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import TypeAlias, cast
 
-from seqmix.errors import BackendError
+from seqmix.errors import BackendError, IRError
 from seqmix_ir.dims import Opaque, Size, evaluate_size, symbols_of
 from seqmix_ir.graph import Value
 from seqmix_ir.types import DType
@@ -44,6 +44,7 @@ class Sizes:
         self.names = names
         self._least = dict(least or {})
         self._known: dict[Size, tvm.Expr] = {}
+        self._held: dict[Opaque, tvm.Expr] = {}
 
     def __call__(self, size: Size) -> tvm.Expr:
         """The size as an expression of int64."""
@@ -51,9 +52,23 @@ class Sizes:
             self._known[size] = self._made(size)
         return self._known[size]
 
+    def hold(self, shapes: Iterable[Sequence[Size]], name: Callable[[tvm.Expr], tvm.Expr]) -> None:
+        """Let ``name`` compute the quotients, roots and extrema in some shapes, once for all."""
+        for size in (size for shape in shapes for size in shape):
+            for atom in _opaques(size):
+                if atom not in self._held:
+                    self._known.clear()
+                    self._held[atom] = name(self._opaque(atom))
+        self._known.clear()
+
     def at_least(self, size: Size) -> int:
-        """A product of sizes where every name is as small as it can be."""
-        return evaluate_size(size, {name: self._least.get(name, 0) for name in symbols_of(size)})
+        """A product of sizes where every name is as small as it can be; 0 where that is no size."""
+        smallest = {name: self._least.get(name, 0) for name in symbols_of(size)}
+        try:
+            return evaluate_size(size, smallest)
+        except IRError:
+            # A root of a number below 0, or a quotient by 0: no sizes of a run are like that.
+            return 0
 
     def product(self, shape: Sequence[Size]) -> tvm.Expr:
         """The number of elements of a shape."""
@@ -69,21 +84,46 @@ class Sizes:
         for monomial, coefficient in size.terms:
             term = None if coefficient == 1 and monomial else tvm.integer(coefficient)
             for atom in monomial:
-                factor = self.names[atom] if isinstance(atom, str) else self._opaque(atom)
+                factor = self._named(atom) if isinstance(atom, str) else self._opaque(atom)
                 term = factor if term is None else term * factor
             total = term if total is None else total + term
         return total
 
+    def _named(self, name: str) -> tvm.Var:
+        if name not in self.names:
+            raise BackendError(
+                f"backend 'tvm': no input of the graph has an axis of size {name} alone; a size "
+                "that only sums or products show is not known when a kernel runs"
+            )
+        return self.names[name]
+
     def _opaque(self, atom: Opaque) -> tvm.Expr:
+        if atom in self._held:
+            return self._held[atom]
         first, *rest = (self(arg) for arg in atom.args)
         if atom.kind in ("min", "max"):
             pick = tvm.minimum if atom.kind == "min" else tvm.maximum
             for other in rest:
                 first = pick(first, other)
             return first
+        if atom.kind == "isqrt":
+            # Exact below 2**52; the cast rounds down.
+            return tvm.cast("int64", tvm.call("sqrt", tvm.cast("float64", first)))
         (by,) = rest
         # Sizes are 0 or more, but their differences need not be.
         return tvm.call("floordiv", first + (by - 1) if atom.kind == "ceildiv" else first, by)
+
+
+def _opaques(size: Size) -> Iterator[Opaque]:
+    """What is no polynomial in a size, what is inside of others before these."""
+    if isinstance(size, int):
+        return
+    for monomial, _ in size.terms:
+        for atom in monomial:
+            if isinstance(atom, Opaque):
+                for arg in atom.args:
+                    yield from _opaques(arg)
+                yield atom
 
 
 class Index:
@@ -184,7 +224,8 @@ def unravel(sizes: Sizes, flat: tvm.Expr, shape: Sequence[Size]) -> Axes:
     """The index of a row-major place."""
     axes: list[tvm.Expr] = []
     for size in reversed(shape[1:]):
-        if size == 1:
+        # Of an axis of size 0 no element is asked for, but nothing may be divided by it.
+        if size in (0, 1):
             axes.append(tvm.integer(0))
             continue
         axes.append(tvm.call("floormod", flat, sizes(size)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from seqmix_ir.graph import Block, Op, Value
 from seqmix_ir.ops import Reshape
+from seqmix_tvm.quantise import stored_weight
 from seqmix_tvm.rules import RULES
 from seqmix_tvm.rules.layout import FLAT
 from seqmix_tvm.rules.pointwise import COSTS
@@ -57,10 +58,16 @@ _FIRST = frozenset({0})
 ANCHORS: Mapping[str, Reads] = {
     "argmax": Reads(once=_FIRST),
     "attention": Reads(),
+    "causal_conv1d": Reads(epilogue=False),
     "concat": Reads(once=frozenset(range(64)), epilogue=False),
     "cumsum": Reads(once=_FIRST),
     "layer_norm": Reads(views=_FIRST),
     "linear": Reads(),
+    "linear_attention": Reads(
+        once=frozenset({2}), views=frozenset({0, 1, 2, 3, 4}), epilogue=False
+    ),
+    "linear_scan": Reads(once=frozenset({0, 1, 2}), epilogue=False),
+    "long_conv": Reads(),
     "matmul": Reads(views=frozenset({0, 1})),
     "pad": Reads(once=_FIRST, epilogue=False),
     "reduce": Reads(once=_FIRST),
@@ -140,6 +147,8 @@ class _Planner:
         if reads is not None:
             if place in reads.once:
                 return True
+            if op.name == "linear" and place == 1 and self._is_widened(value):
+                return True
             rearranged = cost == 0 and (place in reads.views or self._is_flat(value))
             return rearranged and not self._is_generated(value)
         if op.name not in RULES:
@@ -153,6 +162,12 @@ class _Planner:
             return op.name != "expand"
         # What is repeated along the last axis is computed once for a row of it.
         return cost <= 2 or (value.type.rank > 0 and value.type.shape[-1] == 1)
+
+    def _is_widened(self, value: Value) -> bool:
+        """Whether a value is a weight in a smaller type, which its product widens on the way."""
+        stored, _ = stored_weight(value, self.made_by.get)
+        made = None if stored is None else self.made_by.get(stored)
+        return stored is not value and made is not None and is_leaf(made)
 
     def _is_flat(self, value: Value) -> bool:
         """Whether a value lies in memory as it is, perhaps under another shape."""

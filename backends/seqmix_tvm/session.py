@@ -13,10 +13,13 @@ from torch import Tensor
 from seqmix.backend import Executable, Report
 from seqmix.config import ModelConfig
 from seqmix.errors import BackendError
-from seqmix.interface import check_inputs, write_manifest, write_module
+from seqmix.interface import MANIFEST as SAVED_MANIFEST
+from seqmix.interface import MODULE_FILE, check_inputs, write_manifest, write_module
 from seqmix_ir.graph import Module
 from seqmix_tvm import tvm_api as tvm
-from seqmix_tvm.folder import CONFIG, FILES, read_stored
+from seqmix_tvm.compiled_model import TOKENIZER_FILES
+from seqmix_tvm.folder import CONFIG, read_stored, seal
+from seqmix_tvm.scripts import write_scripts
 
 __all__ = ["TvmExecutable"]
 
@@ -60,14 +63,20 @@ class TvmExecutable(Executable):
         return dict(zip(definition.outputs, results, strict=True))
 
     def save(self, directory: Path) -> None:
-        """Copy the folder, and write what ``load`` needs beside it."""
+        """Copy the folder, and write what ``load`` needs beside it, and ``run.py`` for no torch.
+
+        The files of a tokenizer that lie in the directory already become part of it.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         if directory.resolve() != self.folder.resolve():
-            for name in FILES(self._manifest):
+            for name in self._manifest["files"]:
                 shutil.copy2(self.folder / name, directory / name)
-        write_manifest(directory, self.report, tvm=self._manifest)
+        write_manifest(directory, self.report)
         write_module(directory, self._module)
         (directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
+        files = [*self._manifest["files"], SAVED_MANIFEST, MODULE_FILE, CONFIG]
+        files += [name for name in TOKENIZER_FILES if (directory / name).is_file()]
+        seal(directory, self._manifest, [*files, *write_scripts(directory, self._manifest)])
 
     def _check_ids(self, inputs: Mapping[str, Tensor]) -> None:
         """BackendError that names an id out of range: kernels do not look."""

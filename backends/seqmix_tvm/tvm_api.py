@@ -7,7 +7,9 @@ but types, and a buffer is a variable of its own. Expressions of TVM have Python
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +18,7 @@ import tvm_ffi
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 from tvm import relax, tirx
+from tvm.relax import vm_build
 from tvm.tirx.expr import FloatImm, IntImm
 
 from seqmix.errors import BackendError
@@ -41,6 +44,7 @@ __all__ = [
     "build",
     "call",
     "cast",
+    "cpu_features",
     "dtype_of",
     "either",
     "equal",
@@ -52,8 +56,10 @@ __all__ = [
     "maximum",
     "minimum",
     "negated",
+    "prefetch",
     "prim_func",
     "reinterpret",
+    "runtime_library",
     "select",
     "store",
     "tensor",
@@ -80,7 +86,13 @@ NAMES: dict[DType, str] = {
 }
 """TVM's names of the element types."""
 
+# A thread that is bound to a core waits for it, also while another core has nothing to do.
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+
 _ALIGNMENT = 64
+
+_STACK = 1 << 16
+"""The largest buffer on the stack, in bytes."""
 
 _KINDS = {
     "serial": tirx.ForKind.SERIAL,
@@ -189,8 +201,15 @@ def alias(name: str, dtype: str, length: Expr, of: Buffer) -> tuple[Buffer, Stmt
 
 
 def allocate(made: Buffer) -> Stmt:
-    """The statement that gives memory to a buffer for the rest of its block."""
-    return tirx.AllocBuffer(made)
+    """The statement that gives memory to a buffer for the rest of its block.
+
+    A small one is on the stack: TVM would ask its pool for it each time, and LLVM keep it out of
+    registers.
+    """
+    size = math.prod(int(extent) for extent in made.shape)
+    if size * tvm.DataType(str(made.dtype)).bits // 8 > _STACK:
+        return tirx.AllocBuffer(made)
+    return tirx.AllocBuffer(made, {"disable_lower_builtin": integer(1, "bool")})
 
 
 def bind(name: Var, value: Expr) -> Stmt:
@@ -201,6 +220,13 @@ def bind(name: Var, value: Expr) -> Stmt:
 def store(target: Buffer, index: Expr, value: Expr) -> Stmt:
     """``target[index] = value`` for a buffer of one dimension."""
     return tirx.BufferStore(target, value, [index])
+
+
+def prefetch(source: Buffer, index: Expr) -> Stmt:
+    """The statement that asks for an element of a buffer of one dimension; past its end too."""
+    address = tirx.address_of(source[index])
+    read, near, data = (integer(n, "int32") for n in (0, 3, 1))
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, read, near, data))
 
 
 def block(statements: Sequence[Stmt]) -> Stmt:
@@ -274,8 +300,12 @@ class RelaxBuilder:
         return self._builder.get()
 
 
-def build(module: Any, mcpu: str, path: Path) -> None:
-    """Compile a module for the CPU ``mcpu`` into a shared library at ``path``."""
+def build(module: Any, mcpu: str, path: Path, built: Callable[[int, int], None]) -> None:
+    """Compile a module for the CPU ``mcpu`` into a shared library at ``path``.
+
+    ``built(done, total)`` is called before each kernel: they are compiled one by one for its sake,
+    which is what ``relax.build`` does too, but with all of them at once.
+    """
     passes = relax.transform
     steps = tvm.transform.Sequential(
         [
@@ -292,8 +322,32 @@ def build(module: Any, mcpu: str, path: Path) -> None:
         ]
     )
     target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
-    made = relax.build(module, target=target, relax_pipeline=steps, tir_pipeline="tirx")
+    # Kernels check none of their arguments: the function around them is checked, and calls them.
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        with target:
+            module = steps(module)
+        builder = relax.ExecBuilder()
+        module = vm_build._vmcodegen(builder, module, "bytecode")
+        kernels = list((vm_build._filter_tir(module) or tvm.IRModule()).functions.items())
+        libraries = []
+        for place, (name, kernel) in enumerate(kernels):
+            built(place, len(kernels))
+            alone = tvm.IRModule({name: kernel})
+            libraries.append(tvm.tirx.build(alone, target=target, pipeline="tirx"))
+        made = vm_build._vmlink(builder, target, ext_libs=libraries)
     made.export_library(str(path))
+
+
+def cpu_features(mcpu: str) -> set[str]:
+    """LLVM's names of what a processor can do."""
+    target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
+    found = tvm_ffi.get_global_func("target.llvm_get_cpu_features")(target)
+    return {str(name) for name in found}
+
+
+def runtime_library() -> Path:
+    """TVM's runtime, without its compiler."""
+    return Path(tvm.libinfo.find_libtvm_runtime())
 
 
 def host_cpu() -> str:

@@ -24,6 +24,10 @@ class Writer:
         self._kept: list[Any] = []
         self.vector = False
         """Whether the innermost open loop is vectorized: nothing may branch in it."""
+        self.apart = False
+        """Whether :meth:`bind` names floats as :meth:`hold` does."""
+        self._lane: tuple[tvm.Var, int] = (tvm.integer(0), 1)
+        self._outside: list[tvm.Stmt] = []
 
     def emit(self, statement: tvm.Stmt) -> None:
         """Append a statement."""
@@ -36,9 +40,37 @@ class Writer:
 
     def bind(self, value: tvm.Expr, name: str = "v") -> tvm.Expr:
         """A name for a value, so that it is computed once."""
-        made = tvm.var(name, tvm.dtype_of(value))
+        dtype = tvm.dtype_of(value)
+        if self.apart and not self.vector and dtype.startswith("float"):
+            value = self._by_memory(value)
+        made = tvm.var(name, dtype)
         self.emit(tvm.bind(made, value))
         return made
+
+    def hold(self, value: tvm.Expr) -> tvm.Expr:
+        """A name for a value that is used several times, floats by way of memory.
+
+        TVM puts the value in the place of its name again wherever it has no side effect, so that a
+        chain of names grows as a power of its length. What is read from memory it leaves alone, and
+        LLVM keeps a small buffer in a register.
+        """
+        if not tvm.dtype_of(value).startswith("float"):
+            return self.bind(value)
+        return self.hide(value)
+
+    def hide(self, value: tvm.Expr) -> tvm.Expr:
+        """A name for a value of any type, by way of memory: see :meth:`hold`."""
+        made = tvm.var("v", tvm.dtype_of(value))
+        self.emit(tvm.bind(made, self._by_memory(value)))
+        return made
+
+    def _by_memory(self, value: tvm.Expr) -> tvm.Expr:
+        """The value, stored and read; in a vectorized loop the buffer has an element per lane."""
+        lane, lanes = self._lane if self.vector else (tvm.integer(0), 1)
+        made = tvm.buffer("held", tvm.dtype_of(value), [tvm.integer(lanes)], "local")
+        (self._outside if self.vector else self._blocks[-1]).append(tvm.allocate(made))
+        self.store(made, lane, value)
+        return made[lane]
 
     def once(self, key: Any, make: Callable[[], tvm.Expr]) -> tvm.Expr:
         """What ``make`` gave for this key in a block that is open, else what it gives now.
@@ -84,8 +116,13 @@ class Writer:
         """A loop from 0 around what is written inside; gives its counter."""
         counter = tvm.var(name)
         before, self.vector = self.vector, kind == "vectorized"
+        if self.vector:
+            # Vectors have no vectors inside, and what they hold is allocated around them.
+            self._lane, self._outside = (counter, int(extent)), []
         with self.block() as body:
             yield counter
+        if self.vector:
+            self._blocks[-1] += self._outside
         self.vector = before
         limit = tvm.integer(extent) if isinstance(extent, int) else extent
         self.emit(tvm.loop(counter, limit, tvm.block(body), kind))

@@ -14,8 +14,10 @@ from torch import Tensor
 from seqmix.backend import Executable
 from seqmix.compile import compile
 from seqmix.errors import BackendError
+from seqmix.generate import generate_all
 from seqmix.model import Model, initial_states, unflatten_states
 from seqmix_tvm.backend import TvmBackend
+from seqmix_tvm.compiled_model import seal_of
 from seqmix_tvm.session import TvmExecutable
 
 
@@ -60,6 +62,15 @@ def test_padding_changes_nothing(pair: tuple[Model, Executable], where: str) -> 
     ids, positions = tiny.padded(row, 14, where)
     found = executable(ids, positions)[0][positions >= 0]
     torch.testing.assert_close(found, wanted[0], rtol=2e-5, atol=2e-4)
+
+
+def test_greedy_text_is_that_of_torch(pair: tuple[Model, Executable]) -> None:
+    model, executable = pair
+    prompts = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5]]
+    wanted = generate_all(model, prompts, max_new_tokens=11)
+    assert generate_all(executable, prompts, max_new_tokens=11) == wanted
+    assert generate_all(executable, prompts, max_new_tokens=11, prefill_chunk=3) == wanted
+    assert len({token for row in wanted for token in row}) > 2
 
 
 def test_pointwise_ops_end_in_the_products(pair: tuple[Model, Executable]) -> None:
@@ -116,8 +127,8 @@ def test_a_damaged_folder_is_refused(folder: Path, file: str, message: str) -> N
 
 def test_a_folder_of_another_version_is_refused(folder: Path) -> None:
     path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "tvm": "0.99.0"}))
+    manifest = {**json.loads(path.read_text()), "tvm": "0.99.0"}
+    path.write_text(json.dumps({**manifest, "seal": seal_of(manifest)}))
     with pytest.raises(BackendError, match=r"made by TVM 0\.99\.0"):
         TvmBackend().load(folder)
 

@@ -17,7 +17,7 @@ from tests.backends.loops import (
 )
 from tests.backends.tvm_graphs import CONFIG, agree, compile_module
 from tests.core.cells import gru_cell, lstm_cell, min_gru_cell
-from tests.ir.op_samples import B
+from tests.ir.op_samples import B, S, graph_module
 from torch import Tensor, nn
 
 import seqmix
@@ -31,6 +31,8 @@ from seqmix_ir.graph import Value
 from seqmix_ir.types import TensorType
 from seqmix_tvm.backend import TvmBackend
 from seqmix_tvm.kernels.follow import follow_axis
+from seqmix_tvm.kernels.passes import plan_passes
+from seqmix_tvm.plan import plan_block, with_copies
 
 
 @pytest.mark.parametrize(("axis", "reverse"), [(0, True), (1, False), (2, True)])
@@ -80,6 +82,53 @@ def test_which_axes_are_independent() -> None:
     assert follow_axis(body, 1, 0) is not None
 
 
+def test_gates_become_one_pass_that_stores_carries_where_they_lie() -> None:
+    row = TensorType("f32", (B, 4))
+
+    def gated(b: Builder, h: Value, c: Value, x: Value) -> tuple[Value, ...]:
+        new = b(ops.Add(), b(ops.Mul(), c, b(ops.Sigmoid(), x)), b(ops.Tanh(), x))
+        shown = b(ops.Mul(), new, b(ops.Sigmoid(), h))
+        return shown, new, shown
+
+    body = with_copies(trace_block([row, row, row], gated))
+    (one,) = plan_passes(body, plan_block(body), 2, lambda x, y: True)
+    assert dict(one.in_place) == dict(zip(body.results[:2], body.params[:2], strict=True))
+    assert set(one.stored) == set(body.results)
+
+    def swapped(b: Builder, h: Value, c: Value, x: Value) -> tuple[Value, ...]:
+        turned = b(ops.Transpose((1, 0)), h)
+        return b(ops.Add(), h, x), b(ops.Add(), turned, c)
+
+    square = TensorType("f32", (4, 4))
+    body = with_copies(trace_block([square, square, square], swapped))
+    (both,) = plan_passes(body, plan_block(body), 2, lambda x, y: True)
+    assert body.results[0] not in both.in_place
+    assert body.results[1] in both.in_place
+
+
+def test_rows_of_a_batch_share_what_a_block_reads() -> None:
+    heads, matrix = TensorType("f32", (3, B, 21)), TensorType("f32", (3, 21, 37))
+
+    def turned(b: Builder, h: Value, x: Value, w: Value) -> tuple[Value, ...]:
+        wide = b(ops.Matmul(), h, w)
+        new = b(ops.Tanh(), b(ops.Add(), b(ops.Slice(2, 3, 24), wide), x))
+        return new, wide
+
+    body = trace_block([heads, heads, matrix], turned)
+    b = Builder()
+    w = b(ops.Weight("w", matrix))
+    h, x = Value(heads, "h"), Value(TensorType("f32", (S, 3, B, 21)), "x")
+    module = graph_module(b, [h, x], b.emit(ops.Scan(1, 1, 0), h, x, w, body=body))
+    rng = np.random.default_rng(2)
+    weights = {"w": (rng.standard_normal((3, 21, 37)) / 5).astype("f4")}
+    executable = compile_module(module, weights)
+    for batch in (1, 3, 4, 5, 8):
+        shapes = {"h": (3, batch, 21), "x": (6, 3, batch, 21)}
+        inputs = {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
+        inputs["sizes"] = np.zeros((batch, 6, 1), bool)
+        agree(module, executable, {n: inputs[n] for n in module.graphs[0].inputs}, weights)
+
+
 class Recurrent(nn.Module):
     """A layer of torch, written as a scan."""
 
@@ -105,7 +154,7 @@ def test_cells_are_those_of_torch(cls: Any, step: Any, states: int) -> None:
     names = ["x", "real", "h", "c"][: 2 + states]
     executable = compiled(Recurrent(layer, step), names, (5, 1, 19, 19))
     assert len([k for k in executable.report.kernels if "scan" in k]) == 1
-    for batch, length in ((1, 1), (3, 65)):
+    for batch, length in ((1, 1), (3, 65), (9, 6)):
         given = example(batch, length, names, (5, 1, 19, 19))
         found = executable.run("forward", dict(zip(names, given, strict=True)))
         first = tuple(t.unsqueeze(0) for t in given[2:])

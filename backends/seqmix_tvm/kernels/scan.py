@@ -7,18 +7,27 @@ and heads as a rule, are loops around the one over time, and these run in parall
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from seqmix.errors import BackendError
-from seqmix_ir.dims import Size
+from seqmix_ir.dims import Size, ceildiv
 from seqmix_ir.graph import Block, Op, Value
 from seqmix_ir.types import TensorType
 from seqmix_tvm import tvm_api as tvm
 from seqmix_tvm.frame import Frame
 from seqmix_tvm.kernel import Kernel
 from seqmix_tvm.kernels.follow import follow_axis
+from seqmix_tvm.kernels.passes import Pass, plan_passes, write_pass
+from seqmix_tvm.kernels.step_product import (
+    in_panels,
+    panel_place,
+    panel_type,
+    shares_matrix,
+    step_product,
+)
 from seqmix_tvm.place import Index, Place, present
 from seqmix_tvm.plan import Group, plan_block, with_copies
 from seqmix_tvm.rules import RULES
@@ -27,21 +36,48 @@ from seqmix_tvm.rules.layout import FLAT
 __all__ = ["scan", "scan_scratch"]
 
 
+_ROWS = 4
+"""Rows of a batch that are stepped together where they share a matrix."""
+
+Fixed: TypeAlias = "dict[Value, dict[int, Any]]"
+"""Per value, the axes that a loop around the body runs over, and where it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Axis:
+    """An independent axis of the carries: its size, and where it is in each value of the body."""
+
+    size: Size
+    places: dict[Value, int | None]
+
+
 @dataclass(frozen=True, eq=False)
 class _Loop:
-    """A scan's body, planned: ``axes`` are where the independent axes are in each value."""
+    """A scan's body, planned.
+
+    Along ``shared``, one of ``axes``, products share their matrices; ``panels`` are constants that
+    are laid in panels before the loop.
+    """
 
     body: Block
-    groups: tuple[Group, ...]
+    passes: tuple[Pass, ...]
     scratch: tuple[Value, ...]
+    panels: tuple[Value, ...]
     inner: tuple[TensorType, ...]
-    axes: tuple[tuple[Size, dict[Value, int | None]], ...]
+    axes: tuple[_Axis, ...]
+    shared: _Axis | None
+
+    @property
+    def in_place(self) -> dict[Value, Value]:
+        """Results that are written where a carry lies."""
+        return {r: carry for this in self.passes for r, carry in this.in_place.items()}
 
 
 def scan_scratch(op: Op) -> list[TensorType]:
     """Tensors for what the body stores within a step."""
     loop = _planned(op)
-    return [*(v.type for v in loop.scratch), *loop.inner]
+    laid = (panel_type(v.type) for v in loop.panels)
+    return [*(v.type for v in loop.scratch), *laid, *loop.inner]
 
 
 @lru_cache(maxsize=64)
@@ -50,37 +86,119 @@ def _planned(op: Op) -> _Loop:
         raise BackendError(f"{op.loc}: a scan lacks its body")
     carries = op.defn.attributes()["carries"]
     body = with_copies(op.body)
-    groups = tuple(plan_block(body))
+    groups = plan_block(body)
+    axes = _independent(body, carries)
+
+    def alike(x: Value, y: Value) -> bool:
+        return all(axis.places[x] == axis.places[y] for axis in axes)
+
+    passes = tuple(plan_passes(body, groups, carries, alike))
     outputs = set(body.results[carries:])
-    scratch = tuple(r for g in groups for r in g.results if r not in outputs)
+    elsewhere = outputs.union(*(this.in_place for this in passes))
+    scratch = tuple(r for this in passes for r in this.stored if r not in elsewhere)
     inner = tuple(t for g in groups if g.root.name == "scan" for t in scan_scratch(g.root))
+    anchors = [g.anchor for g in groups if g.anchor is not None]
+    shared = next((a for a in axes if any(shares_matrix(o, a.places) for o in anchors)), None)
+    first = carries + op.defn.attributes()["sequences"]
+    panels = tuple(v for v in body.params[first:] if _is_matrix(v, groups, axes))
+    return _Loop(body, passes, scratch, panels, inner, axes, shared)
+
+
+def _is_matrix(value: Value, groups: Sequence[Group], axes: Sequence[_Axis]) -> bool:
+    """Whether a constant is read as the matrix of products alone, and whole."""
+    readers = [op for group in groups for op in group.ops if value in op.operands]
+    last = (value.type.rank - 2, value.type.rank - 1)
+    kept = all(axis.places[value] not in last for axis in axes)
+    products = all(op.name == "matmul" and op.values[0] is not value for op in readers)
+    return bool(readers) and products and kept and in_panels(value)
+
+
+def _independent(body: Block, carries: int) -> tuple[_Axis, ...]:
     axes = []
     rank = body.params[0].type.rank if carries else 0
     for axis in range(max(rank - 1, 0)):
         size = body.params[0].type.shape[axis]
         found = None if size == 1 else follow_axis(body, carries, axis)
         if found is not None:
-            axes.append((size, found))
-    return _Loop(body, groups, scratch, inner, tuple(axes))
+            axes.append(_Axis(size, found))
+    return tuple(axes)
 
 
 def scan(kernel: Kernel, op: Op) -> None:
     """Start the carries, then step through the sequences."""
-    loop, has = _planned(op), op.defn.attributes()
-    carries = has["carries"]
+    loop, carries = _planned(op), op.defn.attributes()["carries"]
     for given, last in zip(op.operands[:carries], op.results[:carries], strict=True):
         _copy(kernel, given, last)
-    sizes = tuple(size for size, _ in loop.axes)
+    for param, memory in zip(loop.panels, _split(kernel, loop)[1], strict=True):
+        given = present(op.operands[loop.body.params.index(param)])
+        _lay(kernel, given, memory)
+    if loop.shared is not None and loop.shared.size != 1:
+        _blocks(kernel, op, loop, loop.shared)
+        return
 
     def run(counters: tuple[Any, ...]) -> None:
-        fixed: dict[Value, dict[int, Any]] = {}
-        for (_, found), counter in zip(loop.axes, counters, strict=True):
-            for value, place in found.items():
-                if place is not None:
-                    fixed.setdefault(value, {})[place] = counter
-        _steps(kernel, op, loop, fixed)
+        fixed = _fixed(zip(loop.axes, counters, strict=True))
+        _Steps(kernel, op, loop, [fixed]).run()
 
-    kernel.rows(sizes, run, 1 << 12, 1)
+    kernel.rows(tuple(axis.size for axis in loop.axes), run, 1 << 12, 1)
+
+
+def _blocks(kernel: Kernel, op: Op, loop: _Loop, shared: _Axis) -> None:
+    """Blocks of rows along the axis that shares matrices, then the rows that are left."""
+    writer, rows = kernel.writer, kernel.sizes(shared.size)
+    blocks = ceildiv(shared.size, _ROWS)
+    others = tuple(axis for axis in loop.axes if axis is not shared)
+
+    def run(counters: tuple[Any, ...]) -> None:
+        *outer, block = counters
+        first = writer.bind(block * tvm.integer(_ROWS), "first")
+        left = writer.bind(rows - first, "left")
+
+        def steps(at: Sequence[Any]) -> None:
+            around = list(zip(others, outer, strict=True))
+            _Steps(kernel, op, loop, [_fixed([*around, (shared, row)]) for row in at]).run()
+
+        def single() -> None:
+            with writer.loop(left, name="r") as r:
+                steps([first + r])
+
+        def whole() -> None:
+            steps([first + tvm.integer(r) for r in range(_ROWS)])
+
+        if isinstance(shared.size, int) and shared.size < _ROWS:
+            single()
+        else:
+            writer.choose(left >= tvm.integer(_ROWS), whole, single)
+
+    kernel.rows((*(axis.size for axis in others), blocks), run, 1 << 12, 1)
+
+
+def _fixed(pairs: Iterable[tuple[_Axis, Any]]) -> Fixed:
+    fixed: Fixed = {}
+    for axis, counter in pairs:
+        for value, place in axis.places.items():
+            if place is not None:
+                fixed.setdefault(value, {})[place] = counter
+    return fixed
+
+
+def _split(kernel: Kernel, loop: _Loop) -> tuple[list[Place], list[Place], list[Place]]:
+    """The scratch memory for what a step stores, for panels, and for loops inside."""
+    first = len(loop.scratch)
+    second = first + len(loop.panels)
+    places = list(kernel.scratch)
+    return places[:first], places[first:second], places[second:]
+
+
+def _lay(kernel: Kernel, matrix: Value, memory: Place) -> None:
+    """Write a matrix in panels."""
+    place = panel_place(memory)
+
+    def put(index: Index) -> None:
+        element = kernel.frame.at(matrix, index)
+        kernel.writer.store(place.buffer, place.where(index), place.stored(element))
+
+    kernel.spread(matrix.type.shape, put, kernel.held(matrix), cost=1)
 
 
 def _copy(kernel: Kernel, given: Value | None, last: Value) -> None:
@@ -90,56 +208,127 @@ def _copy(kernel: Kernel, given: Value | None, last: Value) -> None:
     kernel.spread(last.type.shape, put, cost=1)
 
 
-def _steps(kernel: Kernel, op: Op, loop: _Loop, fixed: dict[Value, dict[int, Any]]) -> None:
-    has, writer = op.defn.attributes(), kernel.writer
-    first, second = has["carries"], has["carries"] + has["sequences"]
-    length = kernel.sizes(present(op.operands[first]).type.shape[has["axis"]])
-    with writer.loop(length, name="t") as step:
-        t = length - tvm.integer(1) - step if has["reverse"] else step
-        t = writer.bind(t, "now")
-        ops = {r: o for o in loop.body.ops for r in o.results}
-        frame = Frame(writer, kernel.sizes, RULES, ops)
-        for i, (param, given) in enumerate(zip(loop.body.params, op.operands, strict=True)):
+@dataclass
+class _Steps:
+    """The loop over time for one row of the independent axes, or for several side by side."""
+
+    kernel: Kernel
+    op: Op
+    loop: _Loop
+    rows: Sequence[Fixed]
+
+    def run(self) -> None:
+        """All steps; the carries lie in the memory of the results."""
+        has, writer, first = self.op.defn.attributes(), self.kernel.writer, self._carries
+        sequence = present(self.op.operands[first])
+        length = self.kernel.sizes(sequence.type.shape[has["axis"]])
+        with writer.loop(length, name="t") as step:
+            t = length - tvm.integer(1) - step if has["reverse"] else step
+            frame = self._frame(writer.bind(t, "now"))
+            spare = _split(self.kernel, self.loop)[2]
+            for this in self.loop.passes:
+                root = this.groups[-1].root
+                count = len(scan_scratch(root)) if root.name == "scan" else 0
+                own, spare = spare[:count], spare[count:]
+                self._pass(frame, this, own)
+            self._advance(frame)
+
+    @property
+    def _carries(self) -> int:
+        return int(self.op.defn.attributes()["carries"])
+
+    def _frame(self, t: Any) -> Frame:
+        """Where the values of the body lie in step ``t``."""
+        has, outer, op, body = (
+            self.op.defn.attributes(),
+            self.kernel.frame,
+            self.op,
+            self.loop.body,
+        )
+        first, second = self._carries, self._carries + has["sequences"]
+        ops = {r: o for o in body.ops for r in o.results}
+        frame = Frame(self.kernel.writer, self.kernel.sizes, RULES, ops)
+        for i, (param, given) in enumerate(zip(body.params, op.operands, strict=True)):
             operand = present(given)
             if i < first:
-                frame.places[param] = kernel.frame.places[op.results[i]]
-            else:
-                place = _memory(kernel.frame, operand)
-                sliced = _slice(place, operand.type.shape, has["axis"], t)
-                frame.places[param] = sliced if i < second else place
-        for result, stacked in zip(loop.body.results[first:], op.results[first:], strict=True):
-            place = kernel.frame.places[stacked]
+                frame.places[param] = outer.places[op.results[i]]
+                continue
+            place = _memory(outer, operand)
+            sliced = _slice(place, operand.type.shape, has["axis"], t)
+            frame.places[param] = sliced if i < second else place
+        for result, stacked in zip(body.results[first:], op.results[first:], strict=True):
+            place = outer.places[stacked]
             frame.places[result] = _slice(place, stacked.type.shape, has["axis"], t)
-        frame.places.update(zip(loop.scratch, kernel.scratch, strict=False))
-        spare = list(kernel.scratch[len(loop.scratch) :])
-        for group in loop.groups:
-            count = len(scan_scratch(group.root)) if group.root.name == "scan" else 0
-            own, spare = spare[:count], spare[count:]
-            _write(Kernel(writer, frame, group, fixed, serial=True, scratch=own))
-        _advance(kernel, frame, loop, first, fixed)
+        scratch, laid, _ = _split(self.kernel, self.loop)
+        frame.places.update(zip(self.loop.scratch, scratch, strict=True))
+        frame.places.update(zip(self.loop.panels, map(panel_place, laid), strict=True))
+        for result, carry in self.loop.in_place.items():
+            frame.places[result] = frame.places[carry]
+        return frame
+
+    def _pass(self, frame: Frame, this: Pass, scratch: Sequence[Place]) -> None:
+        writer, group = self.kernel.writer, this.whole if this.fused else this.groups[0]
+
+        def inner(fixed: Fixed) -> Kernel:
+            return Kernel(writer, frame, group, fixed, serial=True, scratch=scratch)
+
+        with writer.block() as statements:
+            anchor = group.anchor
+            rows = [inner(fixed) for fixed in self.rows]
+            if anchor is None or not self._together(anchor) or not step_product(rows, anchor):
+                self._each_row(lambda fixed: _write(inner(fixed), this))
+        writer.emit(tvm.block(statements))
+
+    def _together(self, op: Op) -> bool:
+        """Whether an op is a product that takes in all rows at once."""
+        if len(self.rows) == 1:
+            return op.name == "matmul"
+        shared = self.loop.shared
+        return shared is not None and shares_matrix(op, shared.places)
+
+    def _each_row(self, body: Callable[[Fixed], None]) -> None:
+        """What ``body`` writes for every row; it is written once."""
+        if len(self.rows) == 1:
+            body(self.rows[0])
+            return
+        with self.kernel.writer.loop(len(self.rows), name="r") as r:
+            body(_moved(self.rows[0], self.rows[1], r))
+
+    def _advance(self, frame: Frame) -> None:
+        """Let the new carries be those of the next step, when all of them are there."""
+        body, group = self.loop.body, self.kernel.group
+        pairs = zip(body.params[: self._carries], body.results[: self._carries], strict=True)
+        left = [(p, r) for p, r in pairs if r not in self.loop.in_place]
+
+        def copies(fixed: Fixed) -> None:
+            for param, result in left:
+                copier = Kernel(self.kernel.writer, frame, group, fixed, serial=True)
+
+                def put(index: Index, param: Value = param, result: Value = result) -> None:
+                    frame.save(param, index, frame.at(result, index))
+
+                copier.spread(param.type.shape, put, fixed.get(param, {}), cost=1)
+
+        if left:
+            self._each_row(copies)
 
 
-def _write(inner: Kernel) -> None:
+def _moved(first: Fixed, second: Fixed, r: Any) -> Fixed:
+    """The row that is ``r`` after the first; the axis on which the first two differ tells which."""
+    return {
+        value: {a: here if here is second[value][a] else here + r for a, here in at.items()}
+        for value, at in first.items()
+    }
+
+
+def _write(inner: Kernel, this: Pass) -> None:
     # Kernels of a body may be scans again.
     from seqmix_tvm.kernels import write_kernel
 
-    with inner.writer.block() as statements:
+    if this.fused:
+        write_pass(inner, this)
+    else:
         write_kernel(inner)
-    inner.writer.emit(tvm.block(statements))
-
-
-def _advance(
-    kernel: Kernel, frame: Frame, loop: _Loop, carries: int, fixed: dict[Value, dict[int, Any]]
-) -> None:
-    """Let the new carries be those of the next step, when all of them are there."""
-    group = kernel.group
-    for param, result in zip(loop.body.params[:carries], loop.body.results[:carries], strict=True):
-        copier = Kernel(kernel.writer, frame, group, fixed, serial=True)
-
-        def put(index: Index, param: Value = param, result: Value = result) -> None:
-            frame.save(param, index, frame.at(result, index))
-
-        copier.spread(param.type.shape, put, fixed.get(param, {}), cost=1)
 
 
 def _memory(frame: Frame, value: Value) -> Place:

@@ -1,0 +1,26 @@
+"""The scripts that run a folder without torch: copies of two modules of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+__all__ = ["write_scripts"]
+
+_RUN = ("run_script.py", "run.py")
+_MODEL = ("compiled_model.py", "compiled_model.py")
+
+
+def write_scripts(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Write ``run.py`` and what it imports, where there is a model to run; the names."""
+    entry = manifest["entries"].get("forward", {"inputs": {}})
+    if not {"input_ids", "positions"} <= set(entry["inputs"]):
+        return []
+    for source, name in (_RUN, _MODEL):
+        text = files("seqmix_tvm").joinpath(source).read_text(encoding="utf-8")
+        # Beside each other, they are no package.
+        text = text.replace("from seqmix_tvm.", "from ")
+        (folder / name).write_text(text, encoding="utf-8")
+    return [name for _, name in (_RUN, _MODEL)]
