@@ -17,16 +17,18 @@ def in_turn(
     contestants: dict[str, Callable[[], Any]],
     rounds: int,
     clock: Callable[[], float] = time.perf_counter,
+    pause: float = 0,
 ) -> dict[str, list[float]]:
     """Seconds of every turn of every contestant, after two turns that do not count.
 
     Every other turn goes backwards, so that nobody has always the same one before it.
     ``time.process_time`` as the clock counts what the process computes: with one thread that is
-    the time of a machine that does nothing else.
+    the time of a machine that does nothing else. ``pause`` seconds lie between two turns.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(rounds + 2):
         for name, work in list(contestants.items())[:: -1 if turn % 2 else 1]:
+            time.sleep(pause)
             started = clock()
             work()
             if turn >= 2:
