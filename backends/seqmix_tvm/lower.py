@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from seqmix.progress import counted
 from seqmix.weights import Weights
-from seqmix_ir.dims import Dim, Size, show_size
+from seqmix_ir.dims import Dim, Size, show_size, symbols_of
 from seqmix_ir.graph import Block, Graph, Op, Value
 from seqmix_ir.interpret import NUMPY_DTYPES
 from seqmix_ir.types import FLOATS, TensorType
@@ -142,11 +142,12 @@ class _Lowering:
         key = self._key(group)
         if key not in self.kernels:
             name = self._name(group)
-            self.kernels[key] = (name, self.relax.kernel(self._kernel(group, name), name))
-        name, kernel = self.kernels[key]
+            made, dims = self._kernel(group, name)
+            self.kernels[key] = (name, self.relax.kernel(made, name), dims)
+        name, kernel, dims = self.kernels[key]
         self.used[name] += 1
         arguments = [self.values[v] for v in group.inputs]
-        arguments += [self.relax.dims[d] for d in self.dims]
+        arguments += [self.relax.dims[d] for d in dims]
         scratch = scratch_types(group)
         types = [self._type(v) for v in group.results]
         types += [
@@ -161,8 +162,8 @@ class _Lowering:
         self.names[stem] += 1
         return f"{stem}_{self.names[stem]}"
 
-    def _kernel(self, group: Group, name: str) -> Any:
-        """The kernel as a function of inputs, sizes, results and scratch memory."""
+    def _kernel(self, group: Group, name: str) -> tuple[Any, list[str]]:
+        """The kernel as a function of inputs, sizes, results and scratch memory; which sizes."""
         sizes = Sizes({d: tvm.var(d) for d in self.dims}, self.least)
         writer = Writer()
         ops = {r: op for op in group.ops for r in op.results}
@@ -177,8 +178,12 @@ class _Lowering:
         sizes.hold(_shapes(group.ops), writer.hide)
         with naming(writer.hold):
             write_kernel(kernel)
-        ordered = [*params[:inputs], *sizes.names.values(), *params[inputs:]]
-        return tvm.prim_func([*ordered, *(b for b, _ in scratch)], writer.finish(), name)
+        body = writer.finish()
+        shapes = [self._shape(v) for v in (*group.inputs, *group.results)]
+        shapes += [t.shape for t in scratch_types(group)]
+        dims = _hidden_dims(self.dims, shapes, tvm.free_names(body))
+        ordered = [*params[:inputs], *(sizes.names[d] for d in dims), *params[inputs:]]
+        return tvm.prim_func([*ordered, *(b for b, _ in scratch)], body, name), dims
 
     def _key(self, group: Group) -> str:
         """Text that is equal for groups with the same kernel."""
@@ -259,6 +264,19 @@ def _bound_dims(graph: Graph) -> list[str]:
             if isinstance(size, Dim) and show_size(size).isidentifier():
                 found[show_size(size)] = None
     return list(found)
+
+
+def _hidden_dims(
+    dims: Sequence[str], shapes: Sequence[Sequence[Size]], used: Iterable[str]
+) -> list[str]:
+    """The sizes that a kernel needs, and that are no axis of a tensor it is given.
+
+    Each is a call of the virtual machine; what an axis shows costs nothing.
+    """
+    sizes = [size for shape in shapes for size in shape]
+    shown = {show_size(size) for size in sizes}
+    needed = {name for size in sizes for name in symbols_of(size)} | {*used}
+    return [d for d in dims if d in needed and d not in shown]
 
 
 def _packed_values(block: Block) -> set[Value]:

@@ -14,7 +14,7 @@ from seqmix.backend import Executable, Report
 from seqmix.config import ModelConfig
 from seqmix.errors import BackendError
 from seqmix.interface import MANIFEST as SAVED_MANIFEST
-from seqmix.interface import MODULE_FILE, check_inputs, write_manifest, write_module
+from seqmix.interface import MODULE_FILE, InputCheck, write_manifest, write_module
 from seqmix_ir.graph import Module
 from seqmix_tvm import tvm_api as tvm
 from seqmix_tvm.compiled_model import TOKENIZER_FILES
@@ -41,6 +41,7 @@ class TvmExecutable(Executable):
         self.report = report
         self._module = module
         self._manifest = dict(manifest)
+        self._checks = {graph.name: InputCheck(graph) for graph in module.graphs}
         stored = read_stored(folder)
         self._entries = {
             name: tvm.Machine(folder / entry["library"], [stored[k] for k in entry["stored"]])
@@ -53,9 +54,9 @@ class TvmExecutable(Executable):
         Raises BackendError for inputs that do not fit.
         """
         definition = self._module.graph(graph)
-        check_inputs(definition, inputs)
+        self._checks[graph](inputs)
         self._check_ids(inputs)
-        given = [inputs[name].detach().cpu().contiguous() for name in definition.inputs]
+        given = [_on_cpu(inputs[name]) for name in definition.inputs]
         try:
             results = self._entries[graph].run("main", given)
         except Exception as error:  # TVM has many classes of errors and no common base.
@@ -89,3 +90,8 @@ class TvmExecutable(Executable):
                 f"input_ids should be in 0..{self.config.vocab_size - 1}, found "
                 f"{low if low < 0 else high}; padding has position -1, but a valid id"
             )
+
+
+def _on_cpu(x: Tensor) -> Tensor:
+    """The numbers of a tensor, where they are already if they can stay; states are many."""
+    return x.detach().cpu() if x.requires_grad or not x.is_cpu else x

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -50,6 +51,7 @@ __all__ = [
     "equal",
     "extern",
     "floating",
+    "free_names",
     "host_cpu",
     "integer",
     "loop",
@@ -246,6 +248,11 @@ def branch(condition: Expr, yes: Stmt, no: Stmt | None = None) -> Stmt:
     return tirx.IfThenElse(condition, yes, no)
 
 
+def free_names(body: Stmt) -> set[str]:
+    """The names of variables that a statement reads and does not define."""
+    return {str(v.name) for v in tirx.analysis.undefined_vars(body, [])}
+
+
 def prim_func(params: Sequence[Var], body: Stmt, name: str) -> Any:
     """A kernel, none of whose buffers overlap."""
     function = tirx.PrimFunc(list(params), body)
@@ -314,7 +321,6 @@ def build(module: Any, mcpu: str, path: Path, built: Callable[[int, int], None])
             passes.CallTIRRewrite(),
             passes.StaticPlanBlockMemory(),
             passes.LowerAllocTensor(),
-            passes.KillAfterLastUse(),
             passes.LowerRuntimeBuiltin(),
             passes.ComputePrimValue(),
             passes.VMShapeLower(),
@@ -384,12 +390,17 @@ def tensor(x: Tensor) -> Any:
 
 def _compact(x: Tensor) -> Tensor:
     """The same tensor; strides along axes of size 0 and 1, which are free, are those of a row."""
+    wanted = _row_strides(x.shape)
+    return x if x.stride() == wanted else x.as_strided(x.shape, wanted)
+
+
+@lru_cache(1024)
+def _row_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides, step = [], 1
-    for size in reversed(x.shape):
+    for size in reversed(shape):
         strides.append(step)
         step *= size
-    wanted = tuple(reversed(strides))
-    return x if x.stride() == wanted else x.as_strided(x.shape, wanted)
+    return tuple(reversed(strides))
 
 
 def to_torch(x: Any) -> Tensor:

@@ -28,10 +28,7 @@ from seqmix_ir.types import TensorType
 from seqmix_tvm.backend import TvmBackend
 from seqmix_tvm.quantise import channel_errors, quantise_program, rounded
 
-STEPS: list[Any] = [
-    {**tiny.ATTENTION, "head_dim": 16},
-    [{**tiny.WINDOW, "head_dim": 16}, {**tiny.SWIGLU, "hidden": 67}],
-]
+STEPS: list[Any] = [{**tiny.ATTENTION, "head_dim": 16}, {**tiny.SWIGLU, "hidden": 67}]
 BIG = {"width": 40, "vocab_size": 101, "head_dim": 16}
 
 

@@ -56,7 +56,8 @@ def word_tokenizer() -> TextTokenizer:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
-    model, folder = tiny.model(), tmp_path_factory.mktemp("exported")
+    # Few kinds of kernels: they take most of the time.
+    model, folder = tiny.model([tiny.ATTENTION]), tmp_path_factory.mktemp("exported")
     word_tokenizer().save(folder)
     compile(model, TvmBackend(), cache=False).save(folder)
     return model, folder

@@ -9,32 +9,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 from seqmix.errors import BackendError
 from seqmix_ir.dims import Size, ceildiv
-from seqmix_ir.graph import Block, Op, Value
-from seqmix_ir.types import TensorType
+from seqmix_ir.graph import Op, Value
 from seqmix_tvm import tvm_api as tvm
 from seqmix_tvm.frame import Frame
 from seqmix_tvm.kernel import Kernel
-from seqmix_tvm.kernels.follow import follow_axis
-from seqmix_tvm.kernels.passes import Pass, plan_passes, write_pass
-from seqmix_tvm.kernels.step_product import (
-    in_panels,
-    panel_place,
-    panel_type,
-    shares_matrix,
-    step_product,
-)
+from seqmix_tvm.kernels.loop_plan import Axis, Loop, planned_loop, scan_scratch
+from seqmix_tvm.kernels.passes import Pass, write_pass
+from seqmix_tvm.kernels.step_product import panel_place, shares_matrix, step_product
 from seqmix_tvm.place import Index, Place, present
-from seqmix_tvm.plan import Group, plan_block, with_copies
 from seqmix_tvm.rules import RULES
 from seqmix_tvm.rules.layout import FLAT
 
 __all__ = ["scan", "scan_scratch"]
-
 
 _ROWS = 4
 """Rows of a batch that are stepped together where they share a matrix."""
@@ -43,90 +33,9 @@ Fixed: TypeAlias = "dict[Value, dict[int, Any]]"
 """Per value, the axes that a loop around the body runs over, and where it is."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Axis:
-    """An independent axis of the carries: its size, and where it is in each value of the body."""
-
-    size: Size
-    places: dict[Value, int | None]
-
-
-@dataclass(frozen=True, eq=False)
-class _Loop:
-    """A scan's body, planned.
-
-    Along ``shared``, one of ``axes``, products share their matrices; ``panels`` are constants that
-    are laid in panels before the loop.
-    """
-
-    body: Block
-    passes: tuple[Pass, ...]
-    scratch: tuple[Value, ...]
-    panels: tuple[Value, ...]
-    inner: tuple[TensorType, ...]
-    axes: tuple[_Axis, ...]
-    shared: _Axis | None
-
-    @property
-    def in_place(self) -> dict[Value, Value]:
-        """Results that are written where a carry lies."""
-        return {r: carry for this in self.passes for r, carry in this.in_place.items()}
-
-
-def scan_scratch(op: Op) -> list[TensorType]:
-    """Tensors for what the body stores within a step."""
-    loop = _planned(op)
-    laid = (panel_type(v.type) for v in loop.panels)
-    return [*(v.type for v in loop.scratch), *laid, *loop.inner]
-
-
-@lru_cache(maxsize=64)
-def _planned(op: Op) -> _Loop:
-    if op.body is None:
-        raise BackendError(f"{op.loc}: a scan lacks its body")
-    carries = op.defn.attributes()["carries"]
-    body = with_copies(op.body)
-    groups = plan_block(body)
-    axes = _independent(body, carries)
-
-    def alike(x: Value, y: Value) -> bool:
-        return all(axis.places[x] == axis.places[y] for axis in axes)
-
-    passes = tuple(plan_passes(body, groups, carries, alike))
-    outputs = set(body.results[carries:])
-    elsewhere = outputs.union(*(this.in_place for this in passes))
-    scratch = tuple(r for this in passes for r in this.stored if r not in elsewhere)
-    inner = tuple(t for g in groups if g.root.name == "scan" for t in scan_scratch(g.root))
-    anchors = [g.anchor for g in groups if g.anchor is not None]
-    shared = next((a for a in axes if any(shares_matrix(o, a.places) for o in anchors)), None)
-    first = carries + op.defn.attributes()["sequences"]
-    panels = tuple(v for v in body.params[first:] if _is_matrix(v, groups, axes))
-    return _Loop(body, passes, scratch, panels, inner, axes, shared)
-
-
-def _is_matrix(value: Value, groups: Sequence[Group], axes: Sequence[_Axis]) -> bool:
-    """Whether a constant is read as the matrix of products alone, and whole."""
-    readers = [op for group in groups for op in group.ops if value in op.operands]
-    last = (value.type.rank - 2, value.type.rank - 1)
-    kept = all(axis.places[value] not in last for axis in axes)
-    products = all(op.name == "matmul" and op.values[0] is not value for op in readers)
-    return bool(readers) and products and kept and in_panels(value)
-
-
-def _independent(body: Block, carries: int) -> tuple[_Axis, ...]:
-    axes = []
-    rank = body.params[0].type.rank if carries else 0
-    for axis in range(max(rank - 1, 0)):
-        size = body.params[0].type.shape[axis]
-        found = None if size == 1 else follow_axis(body, carries, axis)
-        if found is not None:
-            axes.append(_Axis(size, found))
-    return tuple(axes)
-
-
 def scan(kernel: Kernel, op: Op) -> None:
     """Start the carries, then step through the sequences."""
-    loop, carries = _planned(op), op.defn.attributes()["carries"]
+    loop, carries = planned_loop(op), op.defn.attributes()["carries"]
     for given, last in zip(op.operands[:carries], op.results[:carries], strict=True):
         _copy(kernel, given, last)
     for param, memory in zip(loop.panels, _split(kernel, loop)[1], strict=True):
@@ -143,7 +52,7 @@ def scan(kernel: Kernel, op: Op) -> None:
     kernel.rows(tuple(axis.size for axis in loop.axes), run, 1 << 12, 1)
 
 
-def _blocks(kernel: Kernel, op: Op, loop: _Loop, shared: _Axis) -> None:
+def _blocks(kernel: Kernel, op: Op, loop: Loop, shared: Axis) -> None:
     """Blocks of rows along the axis that shares matrices, then the rows that are left."""
     writer, rows = kernel.writer, kernel.sizes(shared.size)
     blocks = ceildiv(shared.size, _ROWS)
@@ -173,7 +82,7 @@ def _blocks(kernel: Kernel, op: Op, loop: _Loop, shared: _Axis) -> None:
     kernel.rows((*(axis.size for axis in others), blocks), run, 1 << 12, 1)
 
 
-def _fixed(pairs: Iterable[tuple[_Axis, Any]]) -> Fixed:
+def _fixed(pairs: Iterable[tuple[Axis, Any]]) -> Fixed:
     fixed: Fixed = {}
     for axis, counter in pairs:
         for value, place in axis.places.items():
@@ -182,7 +91,7 @@ def _fixed(pairs: Iterable[tuple[_Axis, Any]]) -> Fixed:
     return fixed
 
 
-def _split(kernel: Kernel, loop: _Loop) -> tuple[list[Place], list[Place], list[Place]]:
+def _split(kernel: Kernel, loop: Loop) -> tuple[list[Place], list[Place], list[Place]]:
     """The scratch memory for what a step stores, for panels, and for loops inside."""
     first = len(loop.scratch)
     second = first + len(loop.panels)
@@ -214,7 +123,7 @@ class _Steps:
 
     kernel: Kernel
     op: Op
-    loop: _Loop
+    loop: Loop
     rows: Sequence[Fixed]
 
     def run(self) -> None:
