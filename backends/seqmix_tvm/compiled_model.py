@@ -64,7 +64,9 @@ _DTYPES: Mapping[str, tuple[str, str]] = {
 _STATES = {name.lower(): types for name, types in _DTYPES.items()}
 """The same by the names of the manifest."""
 
-_CPU, _POOLED = 1, 2
+_CPU, _NAIVE = 1, 1
+"""The device, and how it allocates: TVM's pool keeps memory by size, and states grow."""
+
 _ALIGNMENT = 64
 
 
@@ -201,7 +203,7 @@ class CompiledModel:
         stored = {n: self._tensor(a, t) for n, a, t in read_arrays(folder / WEIGHTS)}
         self._weights = self._ffi.Array([stored[name] for name in entry["stored"]])
         machine = self._ffi.load_module(str(folder / entry["library"]))["vm_load_executable"]()
-        machine["vm_initialization"](_CPU, 0, _POOLED)
+        machine["vm_initialization"](_CPU, 0, _NAIVE)
         self._machine, self._run = machine, machine["main"]
         self._inputs, self._outputs = list(entry["inputs"]), list(entry["outputs"])
         self._logits = _STATES[entry["outputs"]["logits"]["dtype"]]

@@ -160,8 +160,24 @@ class _Planner:
         shape = op.results[0].type.shape
         if value.type.shape == shape or op.name in _MOVES:
             return op.name != "expand"
-        # What is repeated along the last axis is computed once for a row of it.
-        return cost <= 2 or (value.type.rank > 0 and value.type.shape[-1] == 1)
+        if cost <= 2:
+            return True
+        # What is repeated along the last axis is computed once for a row of it, but for each
+        # element where the loop over rows is that of a product.
+        repeated = value.type.rank > 0 and value.type.shape[-1] == 1
+        return repeated and not self._ends_anchor(op)
+
+    def _ends_anchor(self, op: Op, depth: int = 6) -> bool:
+        """Whether an op may belong to the epilogue of another that has loops of its own."""
+        for value in op.operands:
+            made = None if value is None else self.made_by.get(value)
+            if value is None or made is None or not self._continues(op, value):
+                continue
+            if made.name in ANCHORS and ANCHORS[made.name].epilogue:
+                return True
+            if depth and self._ends_anchor(made, depth - 1):
+                return True
+        return False
 
     def _is_widened(self, value: Value) -> bool:
         """Whether a value is a weight in a smaller type, which its product widens on the way."""

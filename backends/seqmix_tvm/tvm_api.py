@@ -368,7 +368,8 @@ class Machine:
         """Load the library; BackendError where TVM refuses it."""
         try:
             library = tvm.runtime.load_module(str(path))
-            self._machine = relax.VirtualMachine(library, tvm.cpu())
+            # TVM's pool keeps memory by size, for ever; states have other sizes at every step.
+            self._machine = relax.VirtualMachine(library, tvm.cpu(), memory_cfg="naive")
         except Exception as error:  # TVM has many classes of errors and no common base.
             raise BackendError(f"{path}: TVM refuses the library: {error}") from error
         self._weights = tvm_ffi.Array(list(weights))
