@@ -89,6 +89,7 @@ def test_products_of_rows_that_are_known(rows: int) -> None:
     agree(module, compile_module(module, weights), numbers(module, {}), weights)
 
 
+@pytest.mark.full
 def test_blocks_are_small_where_rows_are_long() -> None:
     module = products("f32", ((48, 3000),))
     weights = weights_of(module)
