@@ -10,6 +10,8 @@ from seqmix_tvm import tvm_api as tvm
 
 __all__ = ["Writer"]
 
+_INDICES = ("int32", "int64")
+
 
 class Writer:
     """Appends statements to the innermost of nested blocks.
@@ -39,27 +41,29 @@ class Writer:
         return tvm.block(statements)
 
     def bind(self, value: tvm.Expr, name: str = "v") -> tvm.Expr:
-        """A name for a value, so that it is computed once."""
+        """A name for a value, so that it is computed once.
+
+        Integers are hidden, see :meth:`hide`, and so are vectors: on a choice by a vector of bools
+        that has a name, TVM's analysis fails.
+        """
         dtype = tvm.dtype_of(value)
-        if self.apart and not self.vector and dtype.startswith("float"):
+        if self.vector or dtype in _INDICES or (self.apart and dtype.startswith("float")):
             value = self._by_memory(value)
         made = tvm.var(name, dtype)
         self.emit(tvm.bind(made, value))
         return made
 
     def hold(self, value: tvm.Expr) -> tvm.Expr:
-        """A name for a value that is used several times, floats by way of memory.
-
-        TVM puts the value in the place of its name again wherever it has no side effect, so that a
-        chain of names grows as a power of its length. What is read from memory it leaves alone, and
-        LLVM keeps a small buffer in a register.
-        """
-        if not tvm.dtype_of(value).startswith("float"):
-            return self.bind(value)
-        return self.hide(value)
+        """A name for a value that is used several times in a function; floats are hidden."""
+        return self.hide(value) if tvm.dtype_of(value).startswith("float") else self.bind(value)
 
     def hide(self, value: tvm.Expr) -> tvm.Expr:
-        """A name for a value of any type, by way of memory: see :meth:`hold`."""
+        """A name for a value, by way of memory.
+
+        TVM puts the value in the place of its name again wherever it has no side effect, so that a
+        chain of names grows as a power of its length, in its passes and in front of LLVM. What is
+        read from memory it leaves alone, and LLVM keeps a small buffer in a register.
+        """
         made = tvm.var("v", tvm.dtype_of(value))
         self.emit(tvm.bind(made, self._by_memory(value)))
         return made

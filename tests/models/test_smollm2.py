@@ -1,4 +1,4 @@
-"""The exported real model against torch, on natural text: logits, greedy text, padded batches."""
+"""The compiled real model against torch, on natural text: logits, greedy text, padded batches."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Pair:
     ids: list[int]
 
 
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    pytest.importorskip("onnxruntime")
+@pytest.fixture(scope="module", params=["onnxruntime", "tvm"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    pytest.importorskip(request.param)
     checkpoint = resolve("smollm2")
     checkpoint = checkpoint.with_config(extend(checkpoint.config, "yarn:2"))
     model = Model.from_checkpoint(checkpoint).eval()
-    compiled = seqmix.compile(model, backend="onnxruntime", cache=False)
+    compiled = seqmix.compile(model, backend=request.param, cache=False)
     assert checkpoint.tokenizer is not None
     ids = checkpoint.tokenizer.encode(TEXT.read_text(encoding="utf-8"))
     assert len(ids) >= 700, "the text is too short for two rows of 330 tokens"
@@ -113,6 +113,7 @@ def pad(row: list[int], length: int, where: str) -> tuple[Tensor, Tensor]:
     return torch.tensor(ids), torch.tensor(positions)
 
 
+@pytest.mark.parametrize("pair", ["onnxruntime"], indirect=True)
 def test_the_file_has_no_dead_or_repeated_node(pair: Pair, tmp_path: Path) -> None:
     pair.compiled.save(tmp_path)
     assert superfluous(onnx.load(tmp_path / "model.onnx", load_external_data=False)) == []
