@@ -82,7 +82,7 @@ def test_external_weights_begin_at_pages() -> None:
     torch.testing.assert_close(executable(ids, positions)[0], wanted, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("threshold", [0, 10**9])
+@pytest.mark.parametrize("threshold", [0, pytest.param(10**9, marks=pytest.mark.full)])
 def test_a_saved_folder_runs_by_itself(tmp_path: Path, threshold: int) -> None:
     model = tiny.model()
     executable = compile(

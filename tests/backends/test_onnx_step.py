@@ -39,7 +39,10 @@ def config(kind: str) -> ModelConfig:
     return xlstm_block_stack_config(31, 24, 3, heads=3, slstm_at=[1], round_up_to=12)
 
 
-@pytest.fixture(scope="module", params=["transformer", "large", "stack"])
+@pytest.fixture(
+    scope="module",
+    params=["large", *(pytest.param(k, marks=pytest.mark.full) for k in ("transformer", "stack"))],
+)
 def pair(request: pytest.FixtureRequest) -> tuple[Model, Executable, Executable]:
     torch.manual_seed(0)
     model = Model(config(request.param)).eval()

@@ -370,7 +370,9 @@ def test_backends_are_backends() -> None:
         assert "cpu" in backend.probe().devices
 
 
-@pytest.mark.parametrize("backend", ["torch", "reference", "onnxruntime"])
+@pytest.mark.parametrize(
+    "backend", ["torch", pytest.param("reference", marks=pytest.mark.full), "onnxruntime"]
+)
 def test_the_logits_of_the_last_token_alone(backend: str, tmp_path: Path) -> None:
     made = tiny.model()
     ids, positions = tiny.tokens(2, 7)
