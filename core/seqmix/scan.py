@@ -10,7 +10,10 @@ from torch import Tensor
 
 from seqmix.errors import ConfigError
 
-__all__ = ["Cell", "scan"]
+__all__ = ["SHORTEST", "Cell", "scan"]
+
+SHORTEST = 32
+"""Steps from which on a cell is traced for its adjoint: one loop of fewer is cheaper than that."""
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 Cell: TypeAlias = Callable[[Tensors, Tensors, Tensors], tuple[Sequence[Tensor], Sequence[Tensor]]]
@@ -30,12 +33,42 @@ def scan(
     Each sequence is sliced along ``axis``; returns the last carries and the outputs stacked along
     ``axis``, in the order of the sequence even when ``reverse`` runs it from the end. New carries
     must keep shapes and dtypes. Raises :class:`ConfigError` when they do not, and for length 0.
+
+    Where gradients are wanted on the CPU, from :data:`SHORTEST` steps on, the cell is traced once
+    and its adjoint derived: the loop back then has the few ops that depend on what flows back, and
+    nothing is recorded step by step. A cell that depends on values, is random, has side effects or
+    a backward pass of its own runs as a loop under autograd;
+    :func:`seqmix.eager.adjoint.fallbacks` says which and why. Second derivatives are those of the
+    loop.
     """
     carries, sequences, constants = tuple(carries), tuple(sequences), tuple(constants)
     axis = _check(carries, sequences, axis)
     if torch.compiler.is_exporting():
         return _one_node(cell, carries, sequences, constants, axis, reverse)
-    return _loop(cell, carries, sequences, constants, axis, reverse)
+    return _trained(cell, carries, sequences, constants, axis, reverse)
+
+
+def _trained(
+    cell: Cell,
+    carries: Tensors,
+    sequences: Tensors,
+    constants: Tensors,
+    axis: int,
+    reverse: bool,
+) -> tuple[Tensors, Tensors]:
+    """By the adjoint of the cell where gradients are wanted and it can be derived, else a loop."""
+
+    def loop(carries: Tensors, sequences: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
+        return _loop(cell, carries, sequences, constants, axis, reverse)
+
+    if torch.is_grad_enabled() and sequences[0].shape[axis] >= SHORTEST:
+        # Derivation brings the capture with it, which a loop without gradients never needs.
+        from seqmix.eager.adjoint import run_adjoint
+
+        found = run_adjoint(cell, (carries, sequences, constants), axis, reverse, loop)
+        if found is not None:
+            return found
+    return loop(carries, sequences, constants)
 
 
 def _loop(
@@ -118,7 +151,9 @@ def _one_node(
         kept = [t.clone(memory_format=torch.contiguous_format) for t in new]
         return kept, [t.clone() for t in outputs]
 
-    first = [t.contiguous() for t in carries]
+    # Torch tells what goes into the traced cell by identity: a tensor that is two carries, or a
+    # carry and a constant, would be one thing in it.
+    first = [t.clone(memory_format=torch.contiguous_format) for t in carries]
     last, outputs = _torch_scan(combine, first, list(sequences), axis, reverse)
     return tuple(last[:count]), tuple(outputs)
 

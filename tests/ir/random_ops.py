@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -60,10 +60,13 @@ class Pool:
             self.values.append(self.b(ops.Tanh(), value) if small else value)
 
 
-def apply_some_op(draw: st.DrawFn, pool: Pool) -> None:
-    """Append one op, and the constants that it needs, and offer its results."""
+def apply_some_op(draw: st.DrawFn, pool: Pool, without: Collection[str] = ()) -> None:
+    """Append one op, and the constants that it needs, and offer its results.
+
+    ``without`` names kinds of ops that are not wanted.
+    """
     x = draw(st.sampled_from(pool.values))
-    fitting = [kind for kind, (fits, _) in _KINDS.items() if fits(x, pool)]
+    fitting = [k for k, (fits, _) in _KINDS.items() if k not in without and fits(x, pool)]
     _, apply = _KINDS[draw(st.sampled_from(fitting))]
     apply(draw, pool, x)
 
