@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from weakref import finalize
 
 from seqmix.backend import Availability, Backend, Executable, Program, Report
-from seqmix.config import read_config
+from seqmix.config import ModelConfig, read_config
 from seqmix.errors import BackendError, did_you_mean
 from seqmix.interface import check_options, read_manifest, read_module
-from seqmix_ir.graph import Op
+from seqmix_ir.graph import Module, Op
 
 __all__ = ["TvmBackend"]
 
@@ -32,7 +32,11 @@ _TARGETS = ("cpu",)
 
 
 class TvmBackend(Backend):
-    """Compiles for the CPU with LLVM.
+    """Compiles for the CPU with LLVM, or for an NVIDIA GPU with nvcc.
+
+    The target of a GPU names its compute capability: ``cuda:80``, ``cuda:90``. Compiling for one
+    needs none; ``report.resources`` tells what each kernel takes up. Without nvcc the folder has
+    the source of the kernels, and is finished where it runs.
 
     Options:
 
@@ -80,15 +84,14 @@ class TvmBackend(Backend):
     def compile(self, program: Program, target: str, options: Mapping[str, Any]) -> Executable:
         """Compile each graph to a library in a temporary folder, and load it."""
         from seqmix_tvm.build import build_folder
-        from seqmix_tvm.session import TvmExecutable
 
         _check_options(options)
-        self._check_target(target)
+        _check_target(target)
         folder = Path(mkdtemp(prefix="seqmix-tvm-"))
         try:
             report = Report(self.name, target)
             manifest = build_folder(folder, program, options, report)
-            executable = TvmExecutable(folder, program.module, program.config, report, manifest)
+            executable = _opened(folder, program.module, program.config, report, manifest)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -98,19 +101,35 @@ class TvmBackend(Backend):
     def load(self, directory: Path) -> Executable:
         """Load a saved folder; BackendError when it is damaged or of another version."""
         from seqmix_tvm.folder import CONFIG, read_folder
-        from seqmix_tvm.session import TvmExecutable
 
         report, _ = read_manifest(directory)
-        self._check_target(report.target)
+        _check_target(report.target)
         manifest = read_folder(directory)
         module, config = read_module(directory), read_config(directory / CONFIG)
-        return TvmExecutable(directory, module, config, report, manifest)
+        return _opened(directory, module, config, report, manifest)
 
-    def _check_target(self, target: str) -> None:
-        if target not in _TARGETS:
-            raise BackendError(
-                f"backend 'tvm' has no target '{target}'; known: {', '.join(_TARGETS)}"
-            )
+
+def _opened(
+    folder: Path,
+    module: Module,
+    config: ModelConfig,
+    report: Report,
+    manifest: Mapping[str, Any],
+) -> Executable:
+    """The executable of a folder, by its target."""
+    from seqmix_tvm.cuda.session import CudaExecutable
+    from seqmix_tvm.session import TvmExecutable
+
+    made = TvmExecutable if report.target in _TARGETS else CudaExecutable
+    return made(folder, module, config, report, manifest)
+
+
+def _check_target(target: str) -> None:
+    """BackendError for a target that is neither the CPU nor a GPU that is known."""
+    from seqmix_tvm.cuda.compiler import architecture_of
+
+    if target not in _TARGETS:
+        architecture_of(target)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

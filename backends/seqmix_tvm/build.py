@@ -13,6 +13,8 @@ from seqmix.backend import Program, Report
 from seqmix.progress import counted
 from seqmix_tvm import tvm_api as tvm
 from seqmix_tvm.compiled_model import CPU_FEATURES, RUNTIME, WEIGHTS
+from seqmix_tvm.cuda.compiler import architecture_of
+from seqmix_tvm.cuda.folder import build_device
 from seqmix_tvm.folder import describe, seal, write_stored
 from seqmix_tvm.lower import lower_graph
 from seqmix_tvm.quantise import quantise_program, rounding_errors
@@ -25,17 +27,21 @@ def build_folder(
 ) -> dict[str, Any]:
     """Compile every graph of a program; the manifest of what lies in the folder then.
 
-    ``options`` are those of the backend.
+    ``options`` are those of the backend; the target is that of the report.
     """
-    mcpu, kind = options.get("mcpu") or tvm.host_cpu(), options.get("weights", "model")
+    arch = None if report.target == "cpu" else architecture_of(report.target)
+    mcpu, kind = options.get("mcpu") or _processor(arch), options.get("weights", "model")
     stored: dict[str, Any] = {"kind": kind}
     if kind != "model":
         program, stored = _with_smaller_weights(program, kind, report)
     graphs, arrays, files = {}, {}, [WEIGHTS]
     for graph in program.module.graphs:
-        lowered = lower_graph(graph)
+        lowered = lower_graph(graph, "llvm" if arch is None else "cuda")
         library = f"{graph.name}.so"
-        tvm.build(lowered.module, mcpu, folder / library, partial(counted, "kernels built"))
+        if arch is None:
+            tvm.build(lowered.module, mcpu, folder / library, partial(counted, "kernels built"))
+        else:
+            files += build_device(folder, graph.name, lowered, arch, mcpu, report)
         graphs[graph.name] = (graph, library, [s.name for s in lowered.stored])
         arrays.update(lowered.arrays(program.weights))
         report.kernels.update(lowered.kernels)
@@ -45,7 +51,15 @@ def build_folder(
         shutil.copy2(tvm.runtime_library(), folder / RUNTIME)
         files.append(RUNTIME)
     report.bytes = {name: (folder / name).stat().st_size for name in files}
-    return seal(folder, {**describe(program, graphs, _target(mcpu)), "weights": stored}, files)
+    target = _target(mcpu) if arch is None else {**_target(mcpu), "kind": "cuda", "arch": arch}
+    return seal(folder, {**describe(program, graphs, target), "weights": stored}, files)
+
+
+def _processor(arch: str | None) -> str:
+    """LLVM's name of this processor; beside a GPU, where it does little, of any of its kind."""
+    if arch is None:
+        return tvm.host_cpu()
+    return "x86-64" if platform.machine() == "x86_64" else "generic"
 
 
 def _target(mcpu: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from seqmix_tvm import tvm_api as tvm
 
 __all__ = [
+    "addressed",
     "divided",
     "erf",
     "exp",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 _BIND: ContextVar[Callable[[tvm.Expr], tvm.Expr]] = ContextVar("bind")
+_LIBRARY: ContextVar[bool] = ContextVar("library", default=False)
 
 _BITS = {"float32": "int32", "float64": "int64"}
 _SUFFIX = {"float32": "f", "float64": ""}
@@ -47,21 +49,28 @@ _SMALLEST = -87.33654
 
 
 @contextmanager
-def naming(bind: Callable[[tvm.Expr], tvm.Expr]) -> Iterator[None]:
+def naming(bind: Callable[[tvm.Expr], tvm.Expr], library: bool = False) -> Iterator[None]:
     """Where functions give names to what they use more than once: the statements of a kernel.
 
-    TVM has an expression for that too, but its passes refuse a name that they meet twice.
+    TVM has an expression for that too, but its passes refuse a name that they meet twice. With
+    ``library`` functions are those of C's library: on a GPU these are as fast as any other.
     """
-    token = _BIND.set(bind)
+    token, other = _BIND.set(bind), _LIBRARY.set(library)
     try:
         yield
     finally:
         _BIND.reset(token)
+        _LIBRARY.reset(other)
 
 
 def named(value: tvm.Expr) -> tvm.Expr:
     """A value that is computed once, however often it is used."""
     return _BIND.get()(value)
+
+
+def addressed(value: tvm.Expr) -> tvm.Expr:
+    """A value whose bits can be read as another type: in CUDA C it must lie somewhere."""
+    return named(value) if _LIBRARY.get() else value
 
 
 def like(value: float, x: tvm.Expr) -> tvm.Expr:
@@ -75,12 +84,13 @@ def like(value: float, x: tvm.Expr) -> tvm.Expr:
 def nan(dtype: str) -> tvm.Expr:
     """A NaN."""
     if dtype == "float64":
-        return tvm.reinterpret(dtype, tvm.integer(0x7FF8 << 48, "int64"))
-    return tvm.reinterpret(dtype, tvm.integer(0x7FC00000, "int32"))
+        return tvm.reinterpret(dtype, addressed(tvm.integer(0x7FF8 << 48, "int64")))
+    return tvm.reinterpret(dtype, addressed(tvm.integer(0x7FC00000, "int32")))
 
 
 def is_nan(x: tvm.Expr) -> tvm.Expr:
     """Whether a float is no number; written on its bits, where nothing simplifies it away."""
+    x = addressed(x)
     if tvm.dtype_of(x) == "float64":
         bits = tvm.reinterpret("int64", x) & tvm.integer((1 << 63) - 1)
         return bits > tvm.integer(0x7FF << 52)
@@ -93,8 +103,8 @@ def from_integer(dtype: str, x: tvm.Expr) -> tvm.Expr:
 
     Where it has bounds of two floats, it takes their quotient for one of integers.
     """
-    made = tvm.cast(dtype, x)
-    bits = _BITS.get(dtype)
+    made = addressed(tvm.cast(dtype, x))
+    bits = None if _LIBRARY.get() else _BITS.get(dtype)
     return made if bits is None else tvm.reinterpret(dtype, tvm.reinterpret(bits, made))
 
 
@@ -116,6 +126,8 @@ def smaller(x: tvm.Expr, y: tvm.Expr) -> tvm.Expr:
 
 def exp(x: tvm.Expr) -> tvm.Expr:
     """``e ** x``; what is too small for a normal number is 0."""
+    if _LIBRARY.get():
+        return from_libm("exp", x)
     if tvm.dtype_of(x) != "float32":
         return tvm.call("exp", x)
     x = named(x)
@@ -141,6 +153,8 @@ def _power_of_two(exponent: tvm.Expr) -> tvm.Expr:
 
 def tanh(x: tvm.Expr) -> tvm.Expr:
     """The hyperbolic tangent, exact near 0 too."""
+    if _LIBRARY.get():
+        return from_libm("tanh", x)
     if tvm.dtype_of(x) != "float32":
         return tvm.extern(tvm.dtype_of(x), "tanh", x)
     x = named(x)
@@ -180,7 +194,7 @@ def softplus(x: tvm.Expr) -> tvm.Expr:
 
 def _log1p_to_one(x: tvm.Expr) -> tvm.Expr:
     """``log(1 + x)`` for x from 0 to 1: ``2 atanh(x / (2 + x))``, whose argument is at most 1/3."""
-    if tvm.dtype_of(x) != "float32":
+    if tvm.dtype_of(x) != "float32" or _LIBRARY.get():
         return from_libm("log1p", x)
     x = named(x)
     ratio = named(x / (x + like(2, x)))

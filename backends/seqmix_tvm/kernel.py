@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from seqmix.errors import BackendError
 from seqmix_ir.dims import Size
 from seqmix_ir.graph import Op, Value
 from seqmix_ir.ops.rules import normal_axis
@@ -45,6 +47,8 @@ class Kernel:
     fixed: Mapping[Value, Mapping[int, tvm.Expr]] = field(default_factory=dict)
     serial: bool = False
     scratch: Sequence[Place] = ()
+    lane: Any = None
+    """Of a row that several threads share: which of them this is."""
 
     @property
     def sizes(self) -> Sizes:
@@ -61,6 +65,22 @@ class Kernel:
     def cost(self) -> int:
         """What one element of the result costs, in additions."""
         return sum(COSTS.get(op.name, 1) for op in self.group.ops)
+
+    def write(self) -> None:
+        """Write the loops of the group."""
+        from seqmix_tvm.kernels import write_kernel
+
+        write_kernel(self)
+
+    def inside(
+        self,
+        frame: Frame,
+        group: Group,
+        fixed: Mapping[Value, Mapping[int, tvm.Expr]],
+        scratch: Sequence[Place] = (),
+    ) -> Kernel:
+        """A kernel of the body of this one."""
+        return Kernel(self.writer, frame, group, fixed, serial=True, scratch=scratch)
 
     def held(self, value: Value) -> Mapping[int, tvm.Expr]:
         """The axes of a value whose index is given from outside."""
@@ -175,6 +195,42 @@ class Kernel:
                 body(self.frame.index(lead, flat=row).axes)
 
         self.when_large(_product(lead) * length * cost, parallel, serial)
+
+    def team_rows(
+        self,
+        lead: tuple[Size, ...],
+        body: Callable[[tuple[Any, ...]], None],
+        cost: int,
+        length: Size,
+    ) -> None:
+        """As :meth:`rows`, for rows that several threads may share: see :meth:`along`."""
+        self.rows(lead, body, cost, length)
+
+    @contextmanager
+    def along(self, length: Size) -> Iterator[Any]:
+        """A loop along a row, of which each thread takes its part."""
+        with self.writer.loop(self.sizes(length), name="j") as j:
+            yield j
+
+    def fold(
+        self, length: Size, element: Callable[[Any], Any], start: Any, combine: Any, dtype: str
+    ) -> Any:
+        """The elements of a row that threads share combined, for each of them."""
+        raise BackendError("rows are not shared on this target")
+
+    def once(self, body: Callable[[], None]) -> None:
+        """What is done once for a row, however many threads share it."""
+        body()
+
+    def apart_along(
+        self,
+        shape: tuple[Size, ...],
+        free: Sequence[int],
+        axis: int,
+        body: Callable[[tuple[Any, ...]], None],
+    ) -> None:
+        """Loops over the free axes of a shape, where order matters along one of them."""
+        self.writer.nest([self.sizes(shape[a]) for a in free], body)
 
     def when_large(
         self, work: Size, parallel: Callable[[], None], serial: Callable[[], None]

@@ -18,10 +18,13 @@ from seqmix_ir.graph import Block, Graph, Op, Value
 from seqmix_ir.interpret import NUMPY_DTYPES
 from seqmix_ir.types import FLOATS, TensorType
 from seqmix_tvm import tvm_api as tvm
+from seqmix_tvm.cuda.kernel import GridKernel
+from seqmix_tvm.cuda.table import SCRATCH as GPU_SCRATCH
+from seqmix_tvm.cuda.writer import CudaWriter
 from seqmix_tvm.frame import Frame
 from seqmix_tvm.functions import naming
 from seqmix_tvm.kernel import Kernel
-from seqmix_tvm.kernels import SCRATCH, write_kernel
+from seqmix_tvm.kernels import SCRATCH
 from seqmix_tvm.kernels.product import PANEL, packed_index
 from seqmix_tvm.place import Place, Sizes, known
 from seqmix_tvm.plan import Group, hoisted, is_leaf, plan_block, with_copies
@@ -80,14 +83,18 @@ class Lowered:
         }
 
 
-def lower_graph(graph: Graph) -> Lowered:
-    """Write every kernel of a graph once, and the function that calls them in order."""
-    return _Lowering(graph).run()
+def lower_graph(graph: Graph, kind: str = "llvm") -> Lowered:
+    """Write every kernel of a graph once, and the function that calls them in order.
+
+    ``kind`` is TVM's: ``llvm`` or ``cuda``.
+    """
+    return _Lowering(graph, kind).run()
 
 
 class _Lowering:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, kind: str) -> None:
         self.graph = graph
+        self.gpu = kind == "cuda"
         self.block = with_copies(hoisted(graph.block))
         self.dims = _bound_dims(graph)
         self.relax = tvm.RelaxBuilder(self.dims)
@@ -101,7 +108,8 @@ class _Lowering:
         self.stored: dict[Value, Stored] = {}
 
     def run(self) -> Lowered:
-        packed = _packed_values(self.block)
+        # Panels are made for vectors; threads read rows.
+        packed = set() if self.gpu else _packed_values(self.block)
         leaves = [op for op in self.block.ops if is_leaf(op)]
         for op in leaves:
             self.stored[op.results[0]] = self._stored(op, op.results[0] in packed)
@@ -148,7 +156,7 @@ class _Lowering:
         self.used[name] += 1
         arguments = [self.values[v] for v in group.inputs]
         arguments += [self.relax.dims[d] for d in dims]
-        scratch = scratch_types(group)
+        scratch = self._scratch(group)
         types = [self._type(v) for v in group.results]
         types += [
             self.relax.tensor_type(t.dtype, [self.sizes(s) for s in t.shape]) for t in scratch
@@ -165,25 +173,33 @@ class _Lowering:
     def _kernel(self, group: Group, name: str) -> tuple[Any, list[str]]:
         """The kernel as a function of inputs, sizes, results and scratch memory; which sizes."""
         sizes = Sizes({d: tvm.var(d) for d in self.dims}, self.least)
-        writer = Writer()
+        writer = CudaWriter() if self.gpu else Writer()
         ops = {r: op for op in group.ops for r in op.results}
         frame = Frame(writer, sizes, RULES, ops)
         params: list[Any] = []
         for i, value in enumerate((*group.inputs, *group.results)):
             packed = value in self.stored and self.stored[value].packed
             params.append(_parameter(frame, f"p{i}", value, self._shape(value), packed))
-        scratch = [_buffer(frame, f"s{i}", t, t.shape) for i, t in enumerate(scratch_types(group))]
+        scratch = [_buffer(frame, f"s{i}", t, t.shape) for i, t in enumerate(self._scratch(group))]
         inputs = len(group.inputs)
-        kernel = Kernel(writer, frame, group, scratch=[place for _, place in scratch])
+        made = GridKernel if self.gpu else Kernel
+        kernel = made(writer, frame, group, scratch=[place for _, place in scratch])
         sizes.hold(_shapes(group.ops), writer.hide)
-        with naming(writer.hold):
-            write_kernel(kernel)
+        with naming(writer.hold, library=self.gpu):
+            kernel.write()
         body = writer.finish()
         shapes = [self._shape(v) for v in (*group.inputs, *group.results)]
-        shapes += [t.shape for t in scratch_types(group)]
+        shapes += [t.shape for t in self._scratch(group)]
         dims = _hidden_dims(self.dims, shapes, tvm.free_names(body))
         ordered = [*params[:inputs], *(sizes.names[d] for d in dims), *params[inputs:]]
         return tvm.prim_func([*ordered, *(b for b, _ in scratch)], body, name), dims
+
+    def _scratch(self, group: Group) -> list[TensorType]:
+        """Tensors that a kernel needs for itself."""
+        known = GPU_SCRATCH if self.gpu else SCRATCH
+        if group.anchor is None or group.anchor.name not in known:
+            return []
+        return known[group.anchor.name](group.anchor)
 
     def _key(self, group: Group) -> str:
         """Text that is equal for groups with the same kernel."""
@@ -247,13 +263,6 @@ def _buffer(
     view, declared = tvm.alias(f"{name}_row", dtype, length, made)
     frame.writer.emit(declared)
     return made, Place(view, type.dtype)
-
-
-def scratch_types(group: Group) -> list[TensorType]:
-    """Tensors that a kernel needs for itself."""
-    if group.anchor is None or group.anchor.name not in SCRATCH:
-        return []
-    return SCRATCH[group.anchor.name](group.anchor)
 
 
 def _bound_dims(graph: Graph) -> list[str]:

@@ -12,7 +12,7 @@ from seqmix_ir.dims import Opaque, Size, evaluate_size, symbols_of
 from seqmix_ir.graph import Value
 from seqmix_ir.types import DType
 from seqmix_tvm import tvm_api as tvm
-from seqmix_tvm.functions import named
+from seqmix_tvm.functions import addressed, named
 
 __all__ = ["COMPUTED", "Index", "Place", "Sizes", "groups_of_axes", "known", "present", "reshaped"]
 
@@ -204,7 +204,7 @@ def to_bfloat16(value: tvm.Expr) -> tvm.Expr:
     def u32(number: int) -> tvm.Expr:
         return tvm.integer(number, "uint32")
 
-    bits = named(tvm.reinterpret("uint32", tvm.cast("float32", value)))
+    bits = named(tvm.reinterpret("uint32", addressed(tvm.cast("float32", value))))
     odd = (bits >> u32(16)) & u32(1)
     rounded = (bits + u32(0x7FFF) + odd) >> u32(16)
     is_nan = (bits & u32(0x7FFFFFFF)) > u32(0x7F800000)

@@ -9,6 +9,7 @@ from typing import Any
 
 __all__ = ["write_scripts"]
 
+_INPUTS = {"input_ids", "positions"}
 _RUN = ("run_script.py", "run.py")
 _MODEL = ("compiled_model.py", "compiled_model.py")
 
@@ -16,7 +17,8 @@ _MODEL = ("compiled_model.py", "compiled_model.py")
 def write_scripts(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
     """Write ``run.py`` and what it imports, where there is a model to run; the names."""
     entry = manifest["entries"].get("forward", {"inputs": {}})
-    if not {"input_ids", "positions"} <= set(entry["inputs"]):
+    # The script knows CPUs alone.
+    if manifest["target"]["kind"] != "llvm" or not _INPUTS.issubset(entry["inputs"]):
         return []
     for source, name in (_RUN, _MODEL):
         text = files("seqmix_tvm").joinpath(source).read_text(encoding="utf-8")

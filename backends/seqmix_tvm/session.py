@@ -42,9 +42,13 @@ class TvmExecutable(Executable):
         self._module = module
         self._manifest = dict(manifest)
         self._checks = {graph.name: InputCheck(graph) for graph in module.graphs}
-        stored = read_stored(folder)
-        self._entries = {
-            name: tvm.Machine(folder / entry["library"], [stored[k] for k in entry["stored"]])
+        self._entries = self._loaded()
+
+    def _loaded(self) -> dict[str, tvm.Machine]:
+        """The library of each graph, with its weights."""
+        stored = read_stored(self.folder)
+        return {
+            name: tvm.Machine(self.folder / entry["library"], [stored[k] for k in entry["stored"]])
             for name, entry in self._manifest["entries"].items()
         }
 
@@ -56,18 +60,19 @@ class TvmExecutable(Executable):
         definition = self._module.graph(graph)
         self._checks[graph](inputs)
         self._check_ids(inputs)
-        given = [_on_cpu(inputs[name]) for name in definition.inputs]
+        given = [self._placed(inputs[name]) for name in definition.inputs]
         try:
             results = self._entries[graph].run("main", given)
         except Exception as error:  # TVM has many classes of errors and no common base.
             raise BackendError(f"graph '{graph}': TVM failed: {error}") from error
         return dict(zip(definition.outputs, results, strict=True))
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path | str) -> None:
         """Copy the folder, and write what ``load`` needs beside it, and ``run.py`` for no torch.
 
         The files of a tokenizer that lie in the directory already become part of it.
         """
+        directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         if directory.resolve() != self.folder.resolve():
             for name in self._manifest["files"]:
@@ -78,6 +83,10 @@ class TvmExecutable(Executable):
         files = [*self._manifest["files"], SAVED_MANIFEST, MODULE_FILE, CONFIG]
         files += [name for name in TOKENIZER_FILES if (directory / name).is_file()]
         seal(directory, self._manifest, [*files, *write_scripts(directory, self._manifest)])
+
+    def _placed(self, x: Tensor) -> Tensor:
+        """An input where the library reads it."""
+        return _on_cpu(x)
 
     def _check_ids(self, inputs: Mapping[str, Tensor]) -> None:
         """BackendError that names an id out of range: kernels do not look."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 from tvm import relax, tirx
 from tvm.relax import vm_build
+from tvm.tirx import op as intrinsics
 from tvm.tirx.expr import FloatImm, IntImm
 
 from seqmix.errors import BackendError
@@ -37,32 +39,41 @@ __all__ = [
     "alias",
     "allocate",
     "array",
+    "barrier",
     "bind",
     "block",
     "both",
     "branch",
     "buffer",
     "build",
+    "build_cuda",
+    "bytes_of",
     "call",
     "cast",
     "cpu_features",
+    "device_module",
     "dtype_of",
     "either",
     "equal",
     "extern",
     "floating",
     "free_names",
+    "gpu",
     "host_cpu",
     "integer",
+    "launch",
     "loop",
     "maximum",
     "minimum",
     "negated",
+    "on_device",
     "prefetch",
     "prim_func",
     "reinterpret",
     "runtime_library",
     "select",
+    "shared_memory",
+    "shuffled",
     "store",
     "tensor",
     "to_torch",
@@ -92,6 +103,9 @@ NAMES: dict[DType, str] = {
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 _ALIGNMENT = 64
+
+_CREATE = "ffi.Module.create.cuda"
+"""TVM's function that makes a module of device code; there where its CUDA runtime is."""
 
 _STACK = 1 << 16
 """The largest buffer on the stack, in bytes."""
@@ -134,6 +148,11 @@ def cast(dtype: str, value: Expr) -> Expr:
 def dtype_of(value: Expr) -> str:
     """TVM's name of the type of an expression."""
     return str(value.ty)
+
+
+def bytes_of(dtype: str) -> int:
+    """The bytes of an element."""
+    return int(tvm.DataType(dtype).bits) // 8
 
 
 def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
@@ -212,6 +231,34 @@ def allocate(made: Buffer) -> Stmt:
     if size * tvm.DataType(str(made.dtype)).bits // 8 > _STACK:
         return tirx.AllocBuffer(made)
     return tirx.AllocBuffer(made, {"disable_lower_builtin": integer(1, "bool")})
+
+
+def shared_memory(made: Buffer) -> Stmt:
+    """The statement that gives memory of a thread block to a buffer of scope ``shared``."""
+    return tirx.AllocBuffer(made)
+
+
+def launch(names: Sequence[Var], extents: Sequence[Any], body: Stmt) -> Stmt:
+    """A grid of thread blocks: the block, the warp in it and the lane in that have the names."""
+    tags = ("blockIdx.x", "threadIdx.y", "threadIdx.x")
+    for name, extent, tag in reversed(list(zip(names, extents, tags, strict=True))):
+        size = cast("int32", extent) if not isinstance(extent, int) else integer(extent, "int32")
+        limits = tvm.ir.Range(integer(0, "int32"), size)
+        bound = tirx.IterVar(limits, name, tirx.IterVar.ThreadIndex, tag)
+        body = tirx.AttrStmt(bound, "thread_extent", size, body)
+    return body
+
+
+def barrier() -> Stmt:
+    """The statement with which the threads of a block wait for each other."""
+    return tirx.Evaluate(intrinsics.tvm_storage_sync("shared"))
+
+
+def shuffled(value: Expr, mask: int) -> Expr:
+    """What the lane of a warp whose number differs in the bits of ``mask`` gave here."""
+    everyone, width = integer(0xFFFFFFFF, "uint32"), integer(32, "int32")
+    lane = integer(mask, "int32")
+    return intrinsics.tvm_warp_shuffle_xor(everyone, value, lane, width, width)
 
 
 def bind(name: Var, value: Expr) -> Stmt:
@@ -313,6 +360,73 @@ def build(module: Any, mcpu: str, path: Path, built: Callable[[int, int], None])
     ``built(done, total)`` is called before each kernel: they are compiled one by one for its sake,
     which is what ``relax.build`` does too, but with all of them at once.
     """
+    target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
+    with _checks_left_out():
+        builder, kernels = _bytecode(module, target)
+        libraries = []
+        for place, (name, kernel) in enumerate(kernels):
+            built(place, len(kernels))
+            alone = tvm.IRModule({name: kernel})
+            libraries.append(tvm.tirx.build(alone, target=target, pipeline="tirx"))
+        made = vm_build._vmlink(builder, target, ext_libs=libraries)
+    made.export_library(str(path))
+
+
+def build_cuda(
+    module: Any, kernels: Collection[str], arch: str, mcpu: str, path: Path
+) -> tuple[str, str]:
+    """Compile a module for GPUs of an architecture such as ``sm_90``; no GPU is needed.
+
+    What runs on the host becomes a shared library at ``path``. ``kernels`` are the functions that
+    launch threads. Gives their source in CUDA C, and their parameters as text for
+    :meth:`Machine`.
+    """
+    host = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
+    device = tvm.target.Target({"kind": "cuda", "arch": arch}, host=host)
+    with _checks_left_out():
+        builder, functions = _bytecode(module, device)
+        threads = {name: f for name, f in functions if name in kernels}
+        rest = {name: f.without_attr("target") for name, f in functions if name not in kernels}
+        libraries = [tvm.tirx.build(tvm.IRModule(rest), target=host, pipeline="tirx")]
+        with _collected() as found:
+            made = tvm.tirx.build(tvm.IRModule(threads), target=device, pipeline="tirx")
+        made.clear_imports()
+        executable = vm_build._vmlink(builder, host, ext_libs=[made, *libraries])
+    executable.export_library(str(path))
+    if not found:
+        return "", tvm.ir.save_json(tvm_ffi.Map({}))
+    ((source, functions_of_device),) = found
+    return source, tvm.ir.save_json(functions_of_device)
+
+
+@contextmanager
+def _collected() -> Iterator[list[tuple[str, Any]]]:
+    """Source and functions of each device module that is built inside, instead of the module."""
+    found: list[tuple[str, Any]] = []
+    usual = tvm_ffi.get_global_func(_CREATE, allow_missing=True)
+
+    def take(source: Any, kind: str, functions: Any, *more: Any) -> Any:
+        text = source if isinstance(source, str) else bytes(source).decode()
+        found.append((text, functions))
+        return tvm.tirx.build(tvm.IRModule({}), target="llvm", pipeline="tirx")
+
+    tvm_ffi.register_global_func(_CREATE, take, override=True)
+    try:
+        yield found
+    finally:
+        if usual is None:
+            tvm_ffi.registry.remove_global_func(_CREATE)
+        else:
+            tvm_ffi.register_global_func(_CREATE, usual, override=True)
+
+
+def _checks_left_out() -> Any:
+    """Kernels check no arguments: the function around them is checked, and calls them."""
+    return tvm.transform.PassContext(config={"tirx.disable_assert": True})
+
+
+def _bytecode(module: Any, target: Any) -> tuple[Any, list[tuple[str, Any]]]:
+    """The bytecode of a module under construction, and the kernels that it calls."""
     passes = relax.transform
     steps = tvm.transform.Sequential(
         [
@@ -327,21 +441,32 @@ def build(module: Any, mcpu: str, path: Path, built: Callable[[int, int], None])
             passes.AttachGlobalSymbol(),
         ]
     )
-    target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
-    # Kernels check none of their arguments: the function around them is checked, and calls them.
-    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
-        with target:
-            module = steps(module)
-        builder = relax.ExecBuilder()
-        module = vm_build._vmcodegen(builder, module, "bytecode")
-        kernels = list((vm_build._filter_tir(module) or tvm.IRModule()).functions.items())
-        libraries = []
-        for place, (name, kernel) in enumerate(kernels):
-            built(place, len(kernels))
-            alone = tvm.IRModule({name: kernel})
-            libraries.append(tvm.tirx.build(alone, target=target, pipeline="tirx"))
-        made = vm_build._vmlink(builder, target, ext_libs=libraries)
-    made.export_library(str(path))
+    with target:
+        module = steps(module)
+    builder = relax.ExecBuilder()
+    module = vm_build._vmcodegen(builder, module, "bytecode")
+    found = (vm_build._filter_tir(module) or tvm.IRModule()).functions.items()
+    return builder, [(variable.name_hint, function) for variable, function in found]
+
+
+def device_module(binary: bytes, parameters: str) -> Any:
+    """A module of machine code for a GPU, with the parameters that :func:`build_cuda` told.
+
+    BackendError where TVM's runtime for CUDA cannot be loaded.
+    """
+    create = tvm_ffi.get_global_func(_CREATE, allow_missing=True)
+    if create is None:
+        raise BackendError("TVM's runtime for CUDA is not loaded: this machine lacks libcuda.so.1")
+    return create(binary, "cubin", tvm.ir.load_json(parameters), tvm_ffi.Map({}))
+
+
+def gpu() -> tuple[Any, str] | None:
+    """The first CUDA device and its compute capability, such as ``9.0``; None without one."""
+    device = tvm.cuda(0)
+    try:
+        return (device, str(device.compute_version)) if device.exist else None
+    except Exception:  # A runtime without CUDA says so in ways that differ.
+        return None
 
 
 def cpu_features(mcpu: str) -> set[str]:
@@ -364,19 +489,26 @@ def host_cpu() -> str:
 class Machine:
     """A loaded library, and the weights that it reads."""
 
-    def __init__(self, path: Path, weights: Sequence[Any]) -> None:
-        """Load the library; BackendError where TVM refuses it."""
+    def __init__(
+        self, path: Path, weights: Sequence[Any], threads: Any = None, device: Any = None
+    ) -> None:
+        """Load the library; BackendError where TVM refuses it.
+
+        ``threads`` is the module of device code, where there is some: see :func:`device_module`.
+        """
         try:
             library = tvm.runtime.load_module(str(path))
+            for part in (library, *library.imports) if threads is not None else ():
+                part.import_module(threads)
             # TVM's pool keeps memory by size, for ever; states have other sizes at every step.
-            self._machine = relax.VirtualMachine(library, tvm.cpu(), memory_cfg="naive")
+            self._machine = relax.VirtualMachine(library, device or tvm.cpu(), memory_cfg="naive")
         except Exception as error:  # TVM has many classes of errors and no common base.
             raise BackendError(f"{path}: TVM refuses the library: {error}") from error
         self._weights = tvm_ffi.Array(list(weights))
         self._functions: dict[str, Any] = {}
 
     def run(self, name: str, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Call a function on tensors that lie on the CPU; its results, without copies."""
+        """Call a function on tensors that lie on its device; its results, without copies."""
         if name not in self._functions:
             self._functions[name] = self._machine[name]
         given = [tensor(x) for x in inputs]
@@ -413,3 +545,8 @@ def to_torch(x: Any) -> Tensor:
 def array(value: Any) -> Any:
     """A numpy array as a tensor of TVM."""
     return tvm.runtime.tensor(value)
+
+
+def on_device(value: Any, device: Any) -> Any:
+    """A tensor of TVM, copied to a device."""
+    return value.copyto(device)

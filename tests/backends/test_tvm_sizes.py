@@ -97,3 +97,14 @@ def test_a_maximum_in_float64_times_a_float32() -> None:
     module = graph_module(b, [x, y], [b(ops.Mul(), y, b(ops.Cast("f32"), top))])
     inputs = {"x": RNG.standard_normal((2, 9)), "y": numbers(2, 9)}
     agree(module, compile_module(module), inputs)
+
+
+def test_a_quotient_by_a_choice() -> None:
+    x, keep = Value(f32(B, S), "x"), Value(TensorType("bool", (B, S)), "keep")
+    b = Builder()
+    one = constant(b, 1.0, "f32")
+    chosen = b(ops.Where(), keep, one, x)
+    y = b(ops.Mul(), x, b(ops.Div(), x, chosen))
+    module = graph_module(b, [x, keep], [b(ops.Where(), keep, x, y)])
+    given = {"x": numbers(2, 9), "keep": RNG.random((2, 9)) < 0.5}
+    agree(module, compile_module(module), given)

@@ -74,12 +74,12 @@ def missing_kernel(op: Op) -> str | None:
     return missing(op) if missing is not None else None
 
 
-def write_kernel(kernel: Kernel) -> None:
-    """Write the loops of a group; there are none where nothing is stored."""
+def write_kernel(kernel: Kernel, table: Mapping[str, Write] = KERNELS) -> None:
+    """Write the loops of a group from a table of kernels; none where nothing is stored."""
     if all(0 in value.type.shape for value in kernel.group.results):
         return
     anchor = kernel.group.anchor
     if anchor is None:
         pointwise.pointwise(kernel)
     else:
-        KERNELS[anchor.name](kernel, anchor)
+        table[anchor.name](kernel, anchor)

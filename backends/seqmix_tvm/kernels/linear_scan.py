@@ -14,7 +14,7 @@ from seqmix_tvm import tvm_api as tvm
 from seqmix_tvm.kernel import Kernel
 from seqmix_tvm.place import COMPUTED, present
 
-__all__ = ["linear_scan"]
+__all__ = ["linear_scan", "next_state"]
 
 _CHANNELS = 1024
 """Channels of a task: their states stay in the first-level cache."""
@@ -53,7 +53,7 @@ def _steps(kernel: Kernel, op: Op, b: Any, first: Any, count: Any, wide: int) ->
         writer.store(state, d, tvm.cast(dtype, frame.at(initial, at)))
     with writer.loop(kernel.sizes(a.type.shape[1]), name="t") as t, writer.loop(count) as d:
         index = frame.index(a.type.shape, (b, t, first + d))
-        new = _next(op, frame.at(a, index), frame.at(x, index), state[d])
+        new = next_state(op, frame.at(a, index), frame.at(x, index), state[d])
         new = writer.bind(new, "h")
         writer.store(state, d, new)
         frame.save(h, index, new)
@@ -63,7 +63,8 @@ def _steps(kernel: Kernel, op: Op, b: Any, first: Any, count: Any, wide: int) ->
         frame.save(last, at, tvm.cast(COMPUTED[last.type.dtype], element))
 
 
-def _next(op: Op, a: Any, x: Any, state: Any) -> Any:
+def next_state(op: Op, a: Any, x: Any, state: Any) -> Any:
+    """The state after an element: ``a * h + x``, or ``max(a + h, x)``."""
     if op.defn.attributes()["semiring"] == "max_plus":
         return f.larger(a + state, x)
     return a * state + x

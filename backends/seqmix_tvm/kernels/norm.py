@@ -46,7 +46,7 @@ class _Row:
 
     def store(self, result: Value, element: Any) -> None:
         """Pass ``element(j)`` of the result on, for every j."""
-        with self.kernel.writer.loop(self.kernel.sizes(self.length), name="j") as j:
+        with self.kernel.along(self.length) as j:
             value = tvm.cast(COMPUTED[result.type.dtype], element(j))
             self.kernel.sink(self.index(j), value)
 
@@ -60,7 +60,7 @@ def _over_rows(kernel: Kernel, op: Op, axis: int, body: Any) -> None:
     def row(counters: tuple[Any, ...]) -> None:
         body(_Row(kernel, x, axis, {**held, **dict(zip(loops, counters, strict=True))}, dtype))
 
-    kernel.rows(tuple(shape[a] for a in loops), row, kernel.cost + 4, shape[axis])
+    kernel.team_rows(tuple(shape[a] for a in loops), row, kernel.cost + 4, shape[axis])
 
 
 def softmax(kernel: Kernel, op: Op) -> None:

@@ -69,9 +69,11 @@ def reduce(kernel: Kernel, op: Op) -> None:
         if has["keepdims"]:
             here = tuple(at.get(a, tvm.integer(0)) for a in range(len(shape)))
         total = tvm.cast(COMPUTED[y.type.dtype], total)
-        kernel.sink(kernel.frame.index(y.type.shape, here), total)
+        kernel.once(lambda: kernel.sink(kernel.frame.index(y.type.shape, here), total))
 
-    kernel.rows(tuple(shape[a] for a in loops), row, kernel.cost, count)
+    # Rows that lie side by side are read side by side.
+    over = kernel.team_rows if len(shape) - 1 in axes else kernel.rows
+    over(tuple(shape[a] for a in loops), row, kernel.cost, count)
 
 
 def _neutral(kind: str, x: Value, dtype: str) -> Any:
@@ -118,6 +120,8 @@ def fold_row(
     lanes: int = 2 * LANES,
 ) -> Any:
     """The elements of one axis combined, ``lanes`` partial results at a time."""
+    if kernel.lane is not None:
+        return kernel.fold(length, element, start, combine, dtype)
     writer, zero = kernel.writer, tvm.integer(0)
     total = writer.local(dtype, 1)
     writer.store(total, zero, start)

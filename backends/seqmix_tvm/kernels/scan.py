@@ -24,7 +24,7 @@ from seqmix_tvm.place import Index, Place, present
 from seqmix_tvm.rules import RULES
 from seqmix_tvm.rules.layout import FLAT
 
-__all__ = ["scan", "scan_scratch"]
+__all__ = ["Fixed", "fixed_axes", "memory_of", "scan", "scan_scratch", "step_slice"]
 
 _ROWS = 4
 """Rows of a batch that are stepped together where they share a matrix."""
@@ -46,7 +46,7 @@ def scan(kernel: Kernel, op: Op) -> None:
         return
 
     def run(counters: tuple[Any, ...]) -> None:
-        fixed = _fixed(zip(loop.axes, counters, strict=True))
+        fixed = fixed_axes(zip(loop.axes, counters, strict=True))
         _Steps(kernel, op, loop, [fixed]).run()
 
     kernel.rows(tuple(axis.size for axis in loop.axes), run, 1 << 12, 1)
@@ -65,7 +65,7 @@ def _blocks(kernel: Kernel, op: Op, loop: Loop, shared: Axis) -> None:
 
         def steps(at: Sequence[Any]) -> None:
             around = list(zip(others, outer, strict=True))
-            _Steps(kernel, op, loop, [_fixed([*around, (shared, row)]) for row in at]).run()
+            _Steps(kernel, op, loop, [fixed_axes([*around, (shared, row)]) for row in at]).run()
 
         def single() -> None:
             with writer.loop(left, name="r") as r:
@@ -82,7 +82,8 @@ def _blocks(kernel: Kernel, op: Op, loop: Loop, shared: Axis) -> None:
     kernel.rows((*(axis.size for axis in others), blocks), run, 1 << 12, 1)
 
 
-def _fixed(pairs: Iterable[tuple[Axis, Any]]) -> Fixed:
+def fixed_axes(pairs: Iterable[tuple[Axis, Any]]) -> Fixed:
+    """Per value of a body, the axes that loops around it run over, from axes and counters."""
     fixed: Fixed = {}
     for axis, counter in pairs:
         for value, place in axis.places.items():
@@ -162,12 +163,12 @@ class _Steps:
             if i < first:
                 frame.places[param] = outer.places[op.results[i]]
                 continue
-            place = _memory(outer, operand)
-            sliced = _slice(place, operand.type.shape, has["axis"], t)
+            place = memory_of(outer, operand)
+            sliced = step_slice(place, operand.type.shape, has["axis"], t)
             frame.places[param] = sliced if i < second else place
         for result, stacked in zip(body.results[first:], op.results[first:], strict=True):
             place = outer.places[stacked]
-            frame.places[result] = _slice(place, stacked.type.shape, has["axis"], t)
+            frame.places[result] = step_slice(place, stacked.type.shape, has["axis"], t)
         scratch, laid, _ = _split(self.kernel, self.loop)
         frame.places.update(zip(self.loop.scratch, scratch, strict=True))
         frame.places.update(zip(self.loop.panels, map(panel_place, laid), strict=True))
@@ -179,7 +180,7 @@ class _Steps:
         writer, group = self.kernel.writer, this.whole if this.fused else this.groups[0]
 
         def inner(fixed: Fixed) -> Kernel:
-            return Kernel(writer, frame, group, fixed, serial=True, scratch=scratch)
+            return self.kernel.inside(frame, group, fixed, scratch)
 
         with writer.block() as statements:
             anchor = group.anchor
@@ -211,7 +212,7 @@ class _Steps:
 
         def copies(fixed: Fixed) -> None:
             for param, result in left:
-                copier = Kernel(self.kernel.writer, frame, group, fixed, serial=True)
+                copier = self.kernel.inside(frame, group, fixed)
 
                 def put(index: Index, param: Value = param, result: Value = result) -> None:
                     frame.save(param, index, frame.at(result, index))
@@ -231,16 +232,13 @@ def _moved(first: Fixed, second: Fixed, r: Any) -> Fixed:
 
 
 def _write(inner: Kernel, this: Pass) -> None:
-    # Kernels of a body may be scans again.
-    from seqmix_tvm.kernels import write_kernel
-
     if this.fused:
         write_pass(inner, this)
     else:
-        write_kernel(inner)
+        inner.write()
 
 
-def _memory(frame: Frame, value: Value) -> Place:
+def memory_of(frame: Frame, value: Value) -> Place:
     """The memory of a value that lies somewhere, perhaps under another shape."""
     while value not in frame.places:
         op = frame.made(value)
@@ -250,7 +248,7 @@ def _memory(frame: Frame, value: Value) -> Place:
     return frame.places[value]
 
 
-def _slice(place: Place, shape: tuple[Size, ...], axis: int, t: Any) -> Place:
+def step_slice(place: Place, shape: tuple[Size, ...], axis: int, t: Any) -> Place:
     """The memory of one step of a sequence."""
 
     def where(index: Index) -> Any:

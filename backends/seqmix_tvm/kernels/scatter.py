@@ -41,4 +41,4 @@ def scatter_elements(kernel: Kernel, op: Op) -> None:
         frame.save(y, there, element)
 
     kernel.spread(data.type.shape, copy, held)
-    kernel.writer.nest([kernel.sizes(shape[a]) for a in free], put)
+    kernel.apart_along(shape, free, axis, put)

@@ -48,7 +48,8 @@ def _equal(x: tvm.Expr, y: tvm.Expr) -> tvm.Expr:
 
 def _where(frame: Frame, op: Op, index: Index) -> tvm.Expr:
     condition, x, y = (frame.broadcast(operand, index) for operand in op.operands)
-    return frame.writer.bind(tvm.select(condition, x, y))
+    # On a quotient by a choice that has a name, TVM's analysis of intervals fails.
+    return frame.writer.hold(tvm.select(condition, x, y))
 
 
 def _cast(frame: Frame, op: Op, index: Index) -> tvm.Expr:

@@ -1,0 +1,1 @@
+"""Kernels for NVIDIA GPUs: CUDA C by way of TIR, with threads, shared memory and barriers."""
