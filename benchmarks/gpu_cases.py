@@ -6,84 +6,17 @@ B batch, H query heads, G key heads, S queries, T keys, K key size, V value size
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from gpu_case import Case, Function, importable
+from gpu_pairs import rotary_pair
+from gpu_xlstm import mlstm
 from torch import Tensor
 
-__all__ = ["Case", "cases"]
-
-Function: TypeAlias = "Callable[..., Tensor]"
-
-
-@dataclass
-class Case:
-    """One call: ``flops`` and ``bytes`` are the least that its forward pass needs."""
-
-    name: str
-    operands: tuple[Tensor, ...]
-    ours: Function
-    plain: Function
-    peers: dict[str, Function]
-    flops: float = 0.0
-    bytes: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        moved = [*self.operands, self.ours(*self.operands)]
-        self.bytes = float(sum(t.numel() * t.element_size() for t in moved))
-
-    @property
-    def dtype(self) -> str:
-        """Of the operands."""
-        return str(self.operands[0].dtype).removeprefix("torch.")
-
-    def error(self, run: Function) -> float:
-        """The largest of result and gradients, relative to the largest entry of each."""
-        found = differentiated(run, self.operands)
-        wide = tuple(t.double() if t.is_floating_point() else t for t in self.operands)
-        truth = differentiated(self.plain, wide)
-        return max(distance(a, b) for a, b in zip(found, truth, strict=True))
-
-    def forward(self, run: Function) -> Callable[[], Any]:
-        """The call without gradients."""
-
-        def work() -> None:
-            with torch.no_grad():
-                run(*self.operands)
-
-        return work
-
-    def backward(self, run: Function) -> Callable[[], Any]:
-        """The backward pass alone, again and again."""
-        leaves = as_leaves(self.operands)
-        out = run(*leaves)
-        wanted = [t for t in leaves if t.requires_grad]
-        upstream = torch.ones_like(out)
-        return lambda: torch.autograd.grad(out, wanted, upstream, retain_graph=True)
-
-
-def as_leaves(operands: tuple[Tensor, ...]) -> list[Tensor]:
-    """Copies that want gradients, where they are floats."""
-    return [t.detach().clone().requires_grad_(t.is_floating_point()) for t in operands]
-
-
-def differentiated(run: Function, operands: tuple[Tensor, ...]) -> list[Tensor]:
-    """The result, and the gradients of all floats for an upstream one of waves."""
-    leaves = as_leaves(operands)
-    out = run(*leaves)
-    waves = torch.arange(out.numel(), device=out.device, dtype=torch.float64).sin().view(out.shape)
-    wanted = [t for t in leaves if t.requires_grad]
-    return [out.detach(), *torch.autograd.grad(out, wanted, waves.to(out.dtype))]
-
-
-def distance(found: Tensor, truth: Tensor) -> float:
-    """The largest difference, relative to the largest entry."""
-    largest = truth.abs().max().clamp_min(1e-30)
-    return float((found.double() - truth.double()).abs().max() / largest)
+__all__ = ["cases"]
 
 
 def cases(device: str, small: bool) -> Iterator[Case]:
@@ -97,10 +30,12 @@ def cases(device: str, small: bool) -> Iterator[Case]:
     yield made.attention("attention, one token", 32, 8, 1, 16384, 128)
     yield made.linear_attention("linear attention, decay per head", per_channel=False)
     yield made.linear_attention("linear attention, decay per channel", per_channel=True)
+    yield mlstm(device, small)
     yield made.linear_scan()
     yield made.causal_conv1d()
     yield made.rms_norm()
     yield made.rotary()
+    yield rotary_pair(device, small)
     yield made.cross_entropy()
 
 
@@ -151,7 +86,7 @@ class _Made:
             name, (q, k, v, g),
             lambda q, k, v, g: linear_attention(q, k, v, g, state)[0],
             self._recurrent_attention if per_channel else self._quadratic_attention,
-            {"flash-linear-attention": fla} if _importable("fla") else {},
+            {"flash-linear-attention": fla} if importable("fla") else {},
             4.0 * B * H * S * K * K,
         )  # fmt: skip
 
@@ -204,7 +139,7 @@ class _Made:
             return out
 
         peers = {"torch conv1d": plain}
-        if _importable("causal_conv1d"):
+        if importable("causal_conv1d"):
             peers["causal-conv1d"] = package
         return Case(
             "causal conv1d", (x, weight, bias),
@@ -265,7 +200,3 @@ class _Made:
 
     def _drawn(self, *shape: int) -> Tensor:
         return torch.randn(shape, device=self._device).to(torch.bfloat16)
-
-
-def _importable(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None

@@ -1,0 +1,3 @@
+"""Triton functions of the mLSTM cell, each with its description."""
+
+__all__: list[str] = []
