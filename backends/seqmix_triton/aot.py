@@ -1,5 +1,8 @@
 """``python -m seqmix_triton.aot``: compile every kernel without a GPU, and print what it takes.
 
+With ``--model NAME|PATH`` (repeat for more) it is the kernels that are generated for these models,
+each once however many layers and models share it.
+
 Exit status 1 when a hot kernel spills registers without a listed reason, or when a program does
 not fit a device.
 """
@@ -23,6 +26,11 @@ registers to spare."""
 
 _HEADER = (
     f"{'target':<11}{'kernel':<30}{'case':<24}{'dtype':<10}{'tiles':<22}"
+    f"{'warps':>6}{'regs':>6}{'spill':>7}{'shared':>8}{'occup.':>8}"
+)
+
+_GENERATED_HEADER = (
+    f"{'target':<11}{'generated kernel':<58}{'uses':>5}  {'blocks':<22}"
     f"{'warps':>6}{'regs':>6}{'spill':>7}{'shared':>8}{'occup.':>8}"
 )
 
@@ -77,17 +85,38 @@ def rows(targets: Sequence[str], kernels: Sequence[str] = ()) -> Iterator[Row]:
                 yield Row(kernel, case, target, config, used)
 
 
+def _print_models(models: Sequence[str], targets: Sequence[str]) -> int:
+    """Print the table of what is generated for models; the number of rows with a problem."""
+    from seqmix_triton.codegen.ahead import generated_rows
+    from seqmix_triton.codegen.of_model import generated_for
+
+    print(_GENERATED_HEADER)
+    failed, seen = 0, set[str]()
+    for model in models:
+        generated = generated_for(model)
+        print(f"{model}: {sum(generated.uses.values())} launches per run of generated kernels")
+        for row in generated_rows(generated, tuple(targets), seen):
+            print(row, flush=True)
+            failed += bool(row.problem)
+        for loc, reason in generated.refused.items():
+            print(f"scan at {loc} is no kernel: {reason}")
+    return failed
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; 1 when a row has a problem."""
     parser = argparse.ArgumentParser(prog="python -m seqmix_triton.aot", description=__doc__)
     parser.add_argument("--target", action="append", choices=list(TARGETS), help="default: all")
     parser.add_argument("--kernel", action="append", default=[], help="part of a kernel's name")
+    parser.add_argument("--model", action="append", default=[], help="what a model is read from")
     options = parser.parse_args(arguments)
-    print(_HEADER)
-    failed = 0
-    for row in rows(options.target or list(TARGETS), options.kernel):
-        print(row, flush=True)
-        failed += bool(row.problem)
+    targets = options.target or list(TARGETS)
+    failed = _print_models(options.model, targets) if options.model else 0
+    if not options.model:
+        print(_HEADER)
+        for row in rows(targets, options.kernel):
+            print(row, flush=True)
+            failed += bool(row.problem)
     if failed:
         print(f"{failed} compilations have a problem", file=sys.stderr)
     return 1 if failed else 0

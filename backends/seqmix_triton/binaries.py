@@ -17,7 +17,7 @@ from triton.compiler import ASTSource
 from seqmix.errors import BackendError
 from seqmix_triton.kernel import Case, Config, Kernel, interpreted
 
-__all__ = ["TARGETS", "Resources", "Target", "compile_case"]
+__all__ = ["TARGETS", "Resources", "Target", "compile_case", "compile_source"]
 
 _NAMES = {
     torch.float16: "fp16",
@@ -26,6 +26,7 @@ _NAMES = {
     torch.float64: "fp64",
 }
 _SIZES = {"i": "i32", "s": "i32"}
+_WIDE = {"I": "*i64", "D": "*fp64"}
 _ALIGNED = [["tt.divisibility", 16]]
 
 
@@ -84,9 +85,13 @@ def compile_case(kernel: Kernel, case: Case, target: Target, config: Config) -> 
     """
     if interpreted():
         raise BackendError("TRITON_INTERPRET=1 compiles nothing; unset it to compile kernels")
-    source = _source(kernel, case, config)
     warps = config.warps_of(target.triton.warp_size)
-    options = {"num_warps": warps, "num_stages": config.stages}
+    return compile_source(_source(kernel, case, config), target, warps, config.stages)
+
+
+def compile_source(source: ASTSource, target: Target, warps: int, stages: int) -> Resources:
+    """Compile a function with its signature and constants for ``target`` and read the binary."""
+    options = {"num_warps": warps, "num_stages": stages}
     made = triton.compile(source, target=target.triton, options=options)
     if "cubin" in made.asm:
         registers, spilled = _of_cubin(made.asm["cubin"])
@@ -115,8 +120,8 @@ def _type(kernel: Kernel, name: str, dtype: torch.dtype) -> str:
     code = kernel.arguments[name]
     if code in _SIZES:
         return _SIZES[code]
-    if code == "I":
-        return "*i64"
+    if code in _WIDE:
+        return _WIDE[code]
     wide = torch.promote_types(dtype, torch.float32)
     return "*" + _NAMES[dtype if code == "T" else wide]
 

@@ -19,7 +19,16 @@ from seqmix.errors import BackendError
 from seqmix_triton.config import Config
 from seqmix_triton.tuning import fastest, kind_of, sizes_of, tuning
 
-__all__ = ["Case", "Config", "Constants", "Kernel", "interpreted", "power_of_two"]
+__all__ = [
+    "Case",
+    "Config",
+    "Constants",
+    "Kernel",
+    "device_of",
+    "interpreted",
+    "power_of_two",
+    "precision_of",
+]
 
 Constants: TypeAlias = "Mapping[str, Any]"
 Grid: TypeAlias = "Callable[[Mapping[str, int]], tuple[int, ...]]"
@@ -52,10 +61,11 @@ class Kernel:
     """A Triton function with all that is known about it before it runs.
 
     ``arguments`` gives each argument that is no constant a code: ``T`` a pointer to the operands'
-    dtype, ``A`` one to the accumulators' (float32, float64 for float64), ``I`` one to int64, ``i``
-    a size, ``s`` a stride (a multiple of 16 in the table), ``1`` a stride of 1. ``default`` gives
-    the configuration that runs untuned, ``space`` the others worth trying. A ``hot`` kernel may
-    not spill registers, unless ``spills`` names the reason under "target label". Tiles named in
+    dtype, ``A`` one to the accumulators' (float32, float64 for float64), ``I`` one to int64, ``D``
+    one to float64, ``i`` a size, ``s`` a stride (a multiple of 16 in the table), ``1`` a stride of
+    1. ``default`` gives the configuration that runs untuned, ``space`` the others worth trying. A
+    ``hot`` kernel may not spill registers, unless ``spills`` names the reason under "target label".
+    Tiles named in
     ``counted`` decide how much memory the callers provide: tuning leaves them as they are.
     """
 
@@ -87,7 +97,7 @@ class Kernel:
             warps = config.warps_of(_lanes())
             self.fn[grid(config.tiles)](**given, num_warps=warps, num_stages=config.stages)
 
-        with _device_of(arguments):
+        with device_of(arguments):
             if self._forced or not tuning():
                 run(self.choose(dtype, constants))
             else:
@@ -128,7 +138,7 @@ class Kernel:
         known = {
             "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
             "DOT": _dot_type(dtype),
-            "PRECISION": _precision(dtype),
+            "PRECISION": precision_of(dtype),
         }
         own = {name: value for name, value in known.items() if name in self.fn.arg_names}
         return {**own, **constants, **config.tiles}
@@ -166,7 +176,7 @@ def _dot_type(dtype: torch.dtype) -> Any:
     return tl.float32 if interpreted() and dtype == torch.bfloat16 else _triton_type(dtype)
 
 
-def _precision(dtype: torch.dtype) -> str:
+def precision_of(dtype: torch.dtype) -> str:
     """How float32 products are computed: exactly, unless torch was told otherwise."""
     if dtype != torch.float32 or torch.version.hip is not None:
         return "ieee"
@@ -181,7 +191,7 @@ def _lanes() -> int:
     return int(triton.runtime.driver.active.get_current_target().warp_size)
 
 
-def _device_of(arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[Any]:
+def device_of(arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[Any]:
     """Triton launches on torch's current device, which may not be that of the tensors."""
     for value in arguments.values():
         if isinstance(value, torch.Tensor):

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import seqmix.ops  # noqa: F401  Binds the ops that are replaced.
+from seqmix.eager.adjoint import write_with
 from seqmix.op import replace
+from seqmix_triton.codegen.training import GraphFunction
+from seqmix_triton.lowering import plugin_kernels
 from seqmix_triton.ops.attention import attention_backward, attention_forward
 from seqmix_triton.ops.causal_conv1d import causal_conv1d_backward, causal_conv1d_forward
 from seqmix_triton.ops.cross_entropy import cross_entropy_backward, cross_entropy_forward
@@ -50,11 +53,17 @@ _registered: set[str] = set()
 def register(device: str = "cuda") -> None:
     """Use the kernels on ``"cuda"`` (HIP devices answer to that name in torch) from now on.
 
-    A second call changes nothing. ``"cpu"`` is for the interpreter. Raises
-    :class:`~seqmix.errors.PluginError` when another package has replaced one of the ops.
+    A recurrent cell of ``seqmix.scan`` trains by generated ones there. Those of plugins too
+    (:class:`~seqmix_triton.lowering.Lowering`). A second call changes nothing. ``"cpu"`` is for
+    the interpreter. Raises :class:`~seqmix.errors.PluginError` when another package has replaced
+    one of the ops.
     """
     if device in _registered:
         return
-    for name, kernel in KERNELS.items():
+    kernels = dict(KERNELS)
+    for plugin in plugin_kernels():
+        kernels |= plugin.replaces
+    for name, kernel in kernels.items():
         replace(name, device, kernel)
+    write_with(device, GraphFunction)
     _registered.add(device)

@@ -14,15 +14,22 @@ from seqmix.model import initial_states
 from seqmix.storage import write_model
 from seqmix_ir.binding import bind_dims
 from seqmix_ir.graph import Module
+from seqmix_triton.codegen.generated import Generated
+from seqmix_triton.rotary_pairs import pair_rotaries
 from seqmix_triton.rules import all_rules
 from seqmix_triton.run import Runner
 from seqmix_triton.steps import check_tokens, make_steps
 
-__all__ = ["TritonExecutable"]
+__all__ = ["TritonExecutable", "generate"]
+
+
+def generate(module: Module) -> Generated:
+    """The kernels of a legal module, and the module that runs them."""
+    return Generated(pair_rotaries(module))
 
 
 class TritonExecutable(Executable):
-    """Runs the graphs of a program op by op; results lie on the device."""
+    """Runs the graphs of a program, groups of ops as one kernel; results lie on the device."""
 
     def __init__(self, program: Program, report: Report, device: torch.device) -> None:
         """Weights move to the device when an op first needs them."""
@@ -30,7 +37,9 @@ class TritonExecutable(Executable):
         self.report = report
         self.device = device
         self._program = program
-        self.runner = Runner(all_rules(), program.weights.torch, device)
+        self.generated = generate(program.module)
+        rules = {**all_rules(), **self.generated.rules}
+        self.runner = Runner(rules, program.weights.torch, device)
 
     @property
     def module(self) -> Module:
@@ -42,7 +51,7 @@ class TritonExecutable(Executable):
 
         Raises BackendError for inputs that do not fit, and for ids out of range that lie on a CPU.
         """
-        definition = self.module.graph(graph)
+        definition = self.generated.module.graph(graph)
         check_inputs(definition, inputs)
         if "input_ids" in inputs and "positions" in inputs:
             check_tokens(f"graph '{graph}'", inputs["input_ids"], self.config.vocab_size)
@@ -65,7 +74,7 @@ class TritonExecutable(Executable):
         """Single tokens in memory that stays in place, recorded as a CUDA graph on a device."""
         return make_steps(self, states)
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path | str) -> None:
         """Write the module as text, the configuration and the weights."""
         write_manifest(directory, self.report)
         write_module(directory, self.module)

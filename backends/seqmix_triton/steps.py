@@ -35,7 +35,7 @@ _WARM_UP = 2
 
 def make_steps(executable: TritonExecutable, states: Mapping[str, Tensor]) -> Steps:
     """Steps in place; the plain ones where a state grows by more than an appended slot."""
-    growing = find_growing(executable.module.graph("forward"))
+    growing = find_growing(executable.generated.module.graph("forward"))
     return (
         Steps(executable, states) if growing is None else StaticSteps(executable, states, growing)
     )
@@ -56,7 +56,7 @@ class StaticSteps(Steps):
         self, executable: TritonExecutable, states: Mapping[str, Tensor], growing: Growing
     ) -> None:
         """Copy ``states`` into rooms with free slots."""
-        self._graph = executable.module.graph("forward")
+        self._graph = executable.generated.module.graph("forward")
         self._vocabulary = executable.config.vocab_size
         self._growing = growing
         self._device = executable.device

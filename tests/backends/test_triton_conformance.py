@@ -9,10 +9,15 @@ from tests.backends.mixer_parity import check_mixer_on, examples
 from seqmix import registry
 from seqmix.testing import check_op, check_position
 
-QUICK = ("attention", "base_conv", "mlstm")
+QUICK = ("base_conv",)
 """Whose first example runs every time; the interpreter takes seconds for each."""
 
 OPS = registry.op_table().names()
+SLOW = {
+    "gated_conv.state_space", "linear_attention", "linear_scan", "long_conv",
+    "rope.per_query_attention", "xlstm.mlstm", "xlstm.slstm",
+}  # fmt: skip
+"""Ops whose examples take the interpreter seconds; their kernels have quick tests of their own."""
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -34,7 +39,9 @@ def test_every_position_encoding(name: str) -> None:
     check_position(name, backends=["triton"]).raise_for_failures()
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.full) if n in SLOW else n for n in OPS]
+)
 def test_every_op(name: str) -> None:
     report = check_op(name, backends=["triton"])
     report.raise_for_failures()

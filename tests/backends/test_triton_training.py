@@ -58,14 +58,9 @@ print(max((found[n] - g).abs().max().item() for n, g in expected.items()) / larg
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    "name",
-    [
-        "rope attention",
-        "base_conv and attention",
-        pytest.param("xlstm", marks=pytest.mark.full),
-        pytest.param("selective attention", marks=pytest.mark.full),
-    ],
+    "name", ["rope attention", "base_conv and attention", "xlstm", "selective attention"]
 )
 def test_gradients_of_a_model(name: str) -> None:
     done = subprocess.run(

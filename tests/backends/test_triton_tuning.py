@@ -125,6 +125,7 @@ def test_a_launch_runs_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(asked[0])["device"] == "a device"
 
 
+@pytest.mark.full
 def test_any_choice_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers provide memory by the default tiles: a choice must not need more of it."""
     monkeypatch.setattr(kernel_module, "tuning", lambda: True)

@@ -21,7 +21,7 @@ from seqmix_triton.ops.selected_attention import selected_attention_forward
 from seqmix_triton.rules.wide import widened
 from seqmix_triton.run import GraphRun, Rule
 
-__all__ = ["KERNELS", "TORCH"]
+__all__ = ["KERNELS", "TORCH", "scan_steps"]
 
 
 def _with_attributes(function: Callable[..., Any]) -> Rule:
@@ -52,7 +52,7 @@ def _layer_norm(
     return layer_norm_forward(x, weight, bias, eps=defn.eps)[0]
 
 
-def _scan(run: GraphRun, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
+def scan_steps(run: GraphRun, op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
     """Step by step; what a step is, is run as the graph around it is."""
     defn: Any = op.defn
     body = op.body
@@ -85,5 +85,5 @@ KERNELS: Mapping[str, Rule] = {
     "selected_attention": _with_attributes(selected_attention_forward),
 }
 TORCH: Mapping[str, Rule] = {
-    "scan": _scan,
+    "scan": scan_steps,
 }

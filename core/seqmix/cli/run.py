@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqmix.cli.loading import check_backend_name, compile_model, load_checkpoint, load_model
@@ -28,6 +29,7 @@ def continue_text(
     sampling: Mapping[str, Any],
     seed: int | None,
     chat: bool,
+    save_kernels: Path | None = None,
 ) -> None:
     """Print the continuation of a prompt as it is made, and the speed on standard error.
 
@@ -43,7 +45,8 @@ def continue_text(
     tokenizer = _tokenizer(checkpoint)
     ids = [tokenizer.encode(_asked(tokenizer, prompt, chat)) for prompt in prompts]
     _warn_of_length(checkpoint, max(map(len, ids)) + max_tokens)
-    runner = compile_model(load_model(checkpoint), backend, logits_to_keep=1)
+    given = {} if save_kernels is None else {"save_kernels": str(save_kernels)}
+    runner = compile_model(load_model(checkpoint), backend, given, logits_to_keep=1)
     options |= {"max_new_tokens": max_tokens, "seed": seed, "stop": checkpoint.config.eos}
     started = time.perf_counter()
     if len(ids) == 1:
@@ -51,8 +54,8 @@ def continue_text(
     else:
         made = _continue_each(runner, tokenizer, prompts, ids, options)
         read = f"{len(ids)} prompts"
-    seconds, given = time.perf_counter() - started, sum(map(len, ids))
-    sys.stderr.write(f"{made} tokens in {seconds:.2f} s, {read} of {given} tokens included\n")
+    seconds, count = time.perf_counter() - started, sum(map(len, ids))
+    sys.stderr.write(f"{made} tokens in {seconds:.2f} s, {read} of {count} tokens included\n")
 
 
 def _asked(tokenizer: Tokenizer, prompt: str, chat: bool) -> str:

@@ -6,6 +6,8 @@ from seqmix_ir.passes.canonicalize import canonicalize
 from seqmix_ir.passes.cse import cse
 from seqmix_ir.passes.dce import dce
 from seqmix_ir.passes.fold import fold
+from seqmix_ir.passes.group import Fused, Fusion, Grouping, group
+from seqmix_ir.passes.group_traffic import Traffic, traffic
 from seqmix_ir.passes.layout import unify_layouts
 from seqmix_ir.passes.legalize import Impossible, Legality, Legalization, explain, legalize
 from seqmix_ir.passes.pipeline import STEPS, Watcher, lower
@@ -21,16 +23,21 @@ __all__ = [
     "RESHAPE_RULES",
     "STEPS",
     "TRIVIAL_RULES",
+    "Fused",
+    "Fusion",
+    "Grouping",
     "Impossible",
     "Legality",
     "Legalization",
     "Rule",
+    "Traffic",
     "Watcher",
     "canonicalize",
     "cse",
     "dce",
     "explain",
     "fold",
+    "group",
     "legalize",
     "lower",
     "map_blocks",
@@ -38,5 +45,6 @@ __all__ = [
     "rewrite_module",
     "specialise",
     "tighten",
+    "traffic",
     "unify_layouts",
 ]
