@@ -15,7 +15,7 @@ from weakref import finalize
 
 from seqmix.backend import Availability, Backend, Executable, Program, Report
 from seqmix.config import ModelConfig, read_config
-from seqmix.errors import BackendError
+from seqmix.errors import BackendError, did_you_mean
 from seqmix.interface import MANIFEST, check_options, read_manifest, read_module
 from seqmix.model import state_specs
 from seqmix_ir.graph import Graph, Module, Op
@@ -24,6 +24,7 @@ from seqmix_onnxruntime.kernels import PREFERENCES, missing_kernel
 
 if TYPE_CHECKING:
     from seqmix_onnxruntime.interface import Interface
+    from seqmix_onnxruntime.model_file import Made
 
 __all__ = ["OnnxRuntimeBackend"]
 
@@ -34,7 +35,9 @@ _OPTIONS: dict[str, type] = {
     "opset": int,
     "contrib": bool,
     "step": bool,
+    "weights": str,
 }
+_WEIGHTS = ("model", "int8", "int4")
 _THRESHOLD = 1_500_000_000
 
 
@@ -52,6 +55,9 @@ class OnnxRuntimeBackend(Backend):
     - ``step``: whether there is a second file for one token at a time, ``step.onnx``, which runs
       faster and shares the weights on disk. It is opened when it is first used, and then holds
       its weights in memory again. By default there is one where ``contrib`` is on.
+    - ``weights``: ``int8`` or ``int4`` for matrices in blocks of 32 with a scale and a zero point
+      each, which operators of ONNX Runtime's own domain read; by default those of the model. What
+      the rounding costs is in ``report.notes``.
     """
 
     name: ClassVar[str] = "onnxruntime"
@@ -59,7 +65,7 @@ class OnnxRuntimeBackend(Backend):
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         """The backend with its options; BackendError for unknown ones."""
-        check_options(self.name, options or {}, _OPTIONS)
+        _check_options(options or {})
         self._options = dict(options or {})
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
@@ -79,9 +85,9 @@ class OnnxRuntimeBackend(Backend):
 
     def supports(self, op: Op, target: str) -> str | None:
         """Whether there is an ONNX form of the op for its element types."""
-        from seqmix_onnxruntime.ops import EMITTERS
+        from seqmix_onnxruntime.ops import has_emitter
 
-        if op.name not in EMITTERS:
+        if not has_emitter(op.name):
             return f"ONNX has no operator for '{op.name}'"
         from seqmix_onnxruntime.form import form_of, too_new
 
@@ -91,13 +97,17 @@ class OnnxRuntimeBackend(Backend):
         """The forms in simpler ops that run fastest."""
         return PREFERENCES.get(op.name, ())
 
+    def thread_options(self, threads: int) -> dict[str, Any]:
+        """A session has threads of its own."""
+        return {"threads": threads}
+
     def compile(self, program: Program, target: str, options: Mapping[str, Any]) -> Executable:
         """Write the file to a temporary folder and start a session on it."""
         from seqmix_onnxruntime.form import form_of
         from seqmix_onnxruntime.model_file import MODEL, make_model, write_models
         from seqmix_onnxruntime.session import OnnxExecutable
 
-        check_options(self.name, options, _OPTIONS)
+        _check_options(options)
         form = form_of(options, target)
         self._check_target(target)
         graphs, interface = _graphs(program, step=options.get("step", form.contrib))
@@ -106,9 +116,11 @@ class OnnxRuntimeBackend(Backend):
             name: make_model(graph, interface, program.weights, metadata, form)
             for name, graph in graphs.items()
         }
+        report = Report(self.name, target)
+        if (kind := options.get("weights", "model")) != "model":
+            files = _with_smaller_weights(files, kind, report)
         folder = Path(mkdtemp(prefix="seqmix-onnx-"))
         try:
-            report = Report(self.name, target)
             report.kernels = dict(Counter(node.op_type for node in files[MODEL].model.graph.node))
             threshold = options.get("external_data_threshold", _THRESHOLD)
             report.bytes = write_models(files, folder, threshold)
@@ -145,6 +157,32 @@ class OnnxRuntimeBackend(Backend):
                 f"backend 'onnxruntime' has no target '{target}' here; available: "
                 f"{', '.join(devices)}"
             )
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    check_options(OnnxRuntimeBackend.name, options, _OPTIONS)
+    kind = options.get("weights", "model")
+    if kind not in _WEIGHTS:
+        raise BackendError(
+            f"backend 'onnxruntime': option 'weights' should be one of {', '.join(_WEIGHTS)}, "
+            f"found {kind!r}{did_you_mean(kind, _WEIGHTS)}"
+        )
+
+
+def _with_smaller_weights(files: dict[str, Made], kind: str, report: Report) -> dict[str, Made]:
+    """The files with packed weights, and what that costs, which the report says."""
+    from seqmix_onnxruntime.quantise import quantise_files
+
+    smaller, errors, total = quantise_files(files, kind)
+    report.notes.append(f"weights in {kind}: {len(errors)} of {total} matrices")
+    if errors:
+        worst = max(errors, key=lambda name: errors[name].max())
+        mean = sum(float(found.mean()) for found in errors.values()) / len(errors)
+        report.notes.append(
+            f"relative error of an output channel's weights in {kind}: mean {mean:.2e}, largest "
+            f"{errors[worst].max():.2e} in '{worst}'"
+        )
+    return smaller
 
 
 def _graphs(program: Program, *, step: bool) -> tuple[dict[str, Graph], Interface]:

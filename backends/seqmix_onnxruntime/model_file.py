@@ -25,7 +25,7 @@ from seqmix_onnxruntime.emit import (
 )
 from seqmix_onnxruntime.form import Form, opset_imports
 from seqmix_onnxruntime.interface import Interface
-from seqmix_onnxruntime.ops import EMITTERS
+from seqmix_onnxruntime.ops import all_emitters
 from seqmix_onnxruntime.turned import only_turned
 
 __all__ = ["DATA", "MODEL", "STEP", "Made", "make_model", "write_models"]
@@ -55,7 +55,7 @@ def make_model(
     form: Form,
 ) -> Made:
     """The file that computes ``graph``. Initializers called like a weight hold that weight."""
-    root = Root(weights, EMITTERS, form, transposed=only_turned(graph.block))
+    root = Root(weights, all_emitters(), form, transposed=only_turned(graph.block))
     root.positive = frozenset(info.name for info in graph.dims if info.min > 0)
     emitter = Emitter(root)
     inputs = {hint: interface.inputs.get(hint, hint) for hint in graph.inputs}

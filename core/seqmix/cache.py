@@ -48,7 +48,7 @@ def enabled() -> bool:
 
 def clear() -> None:
     """Remove every entry, used or not."""
-    for kind in ("compiled", "digest"):
+    for kind in ("compiled", "digest", "auto"):
         shutil.rmtree(directory() / kind, ignore_errors=True)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from seqmix import cache, hooks, registry
 from seqmix.backend import Backend, Executable, Program
-from seqmix.choose import BackendLegality, choose_backend
+from seqmix.choose import BackendLegality, try_backends
 from seqmix.errors import BackendError, ConfigError, PluginError
 from seqmix.interface import read_manifest
 from seqmix.keys import compile_key
@@ -39,32 +39,62 @@ def compile(
 ) -> Executable:
     """Make a model, a checkpoint or a program runnable on a backend.
 
-    ``backend`` is a name, a backend, or ``"auto"``, which says what it picked and why in
-    ``report.notes``. ``target`` and ``options`` are the backend's own. With ``cache`` the result is
-    kept on disk and found again. ``logits_to_keep`` is 0 for the logits of all tokens, or 1 for
-    those of the last token only, which is all that generation needs. ``callback(stage, module)``
-    sees the module after each stage.
+    ``backend`` is a name, a backend, or ``"auto"``, which tries those that are here
+    (:mod:`seqmix.choose`) and says what it picked and why in ``report.notes``. ``target`` and
+    ``options`` are the backend's own. With ``cache`` the result is kept on disk and found again.
+    ``logits_to_keep`` is 0 for the logits of all tokens, or 1 for those of the last token only,
+    which is all that generation needs. ``callback(stage, module)`` sees the module after each
+    stage, with ``"auto"`` of every backend that is tried.
     Raises CaptureError, IRError (an op that the backend cannot run) or BackendError.
     """
     clock = _Clock()
     program = program_of(source, logits_to_keep)
     clock.lap("capture")
-    chosen, why = _resolve(backend, program.module)
+    wanted = dict(options or {})
+
+    def make(chosen: Backend) -> tuple[Executable, Module, list[str]]:
+        return _made(program, chosen, target, wanted, cache, callback, clock)
+
+    if backend != "auto":
+        return _finish(*make(_resolve(backend)))
+    made: dict[str, tuple[Executable, Module, list[str]]] = {}
+
+    def contestant(chosen: Backend) -> Executable:
+        made[chosen.name] = make(chosen)
+        return made[chosen.name][0]
+
+    asked = {"target": target, **wanted}
+    choice = try_backends(program.module, contestant, asked, keep=cache)
+    if choice.executable is None:
+        contestant(choice.backend)
+    executable, module, notes = made[choice.backend.name]
+    return _finish(executable, module, [*choice.notes, *notes])
+
+
+def _made(
+    program: Program,
+    chosen: Backend,
+    target: str | None,
+    options: Mapping[str, Any],
+    cache: bool,
+    callback: Watcher | None,
+    clock: _Clock,
+) -> tuple[Executable, Module, list[str]]:
+    """The program on a backend, the module that was compiled, and what is to be said of it."""
     target = chosen.default_target() if target is None else target
-    wanted, rules = dict(options or {}), hooks.rewrites(chosen.name)
-    chosen = chosen.configured(wanted)
-    key = compile_key(program, chosen, target, wanted, rules) if cache and chosen.cached else None
+    rules, chosen = hooks.rewrites(chosen.name), chosen.configured(options)
+    key = compile_key(program, chosen, target, options, rules) if cache and chosen.cached else None
     if (kept := _from_cache(key, chosen)) is not None:
-        return _finish(kept, program.module, [*why, "read from the compile cache"])
+        return kept, program.module, ["read from the compile cache"]
     legality = BackendLegality(chosen, target)
     module, record = lower(program.module, legality, rules, watch=callback)
     clock.lap("lower")
-    executable = chosen.compile(replace(program, module=module), target, wanted)
+    executable = chosen.compile(replace(program, module=module), target, options)
     clock.lap("compile")
     _describe(executable, record, clock.seconds)
     if key is not None:
         _to_cache(key, executable)
-    return _finish(executable, module, why)
+    return executable, module, []
 
 
 def load(directory: Path | str) -> Executable:
@@ -72,7 +102,7 @@ def load(directory: Path | str) -> Executable:
     folder = Path(directory)
     report, _ = read_manifest(folder)
     try:
-        chosen, _ = _resolve(report.backend, Module("saved"))
+        chosen = _resolve(report.backend)
     except PluginError as error:
         raise PluginError(
             f"{folder}: compiled for a backend that is missing here: {error}"
@@ -120,10 +150,8 @@ class _Clock:
         self._last = now
 
 
-def _resolve(backend: str | Backend, module: Module) -> tuple[Backend, list[str]]:
-    """The backend that was asked for, and notes; BackendError with the reason if it cannot run."""
-    if backend == "auto":
-        return choose_backend(module)
+def _resolve(backend: str | Backend) -> Backend:
+    """The backend that was asked for; BackendError with the reason if it cannot run."""
     if isinstance(backend, Backend):
         chosen = backend
     else:
@@ -131,7 +159,7 @@ def _resolve(backend: str | Backend, module: Module) -> tuple[Backend, list[str]
     available = chosen.probe()
     if not available:
         raise BackendError(f"backend '{chosen.name}' is not available here: {available.reason}")
-    return chosen, []
+    return chosen
 
 
 def _describe(executable: Executable, record: Legalization, seconds: dict[str, float]) -> None:

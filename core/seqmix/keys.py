@@ -1,20 +1,23 @@
-"""The key of a compilation: everything that its result depends on."""
+"""The keys of a compilation and of a trial: everything that their results depend on."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
-from seqmix import cache
+from seqmix import cache, registry
 from seqmix.backend import Backend, Program
+from seqmix_ir.graph import Module
 from seqmix_ir.passes import Rule
 from seqmix_ir.text import show
 
-__all__ = ["compile_key"]
+__all__ = ["compile_key", "trial_key"]
 
 
 def compile_key(
@@ -38,9 +41,55 @@ def compile_key(
         settings,
         " ".join(_rule_name(rule) for rule in rules),
         _seqmix_version(),
-        *(_sources_of(name) for name in ("seqmix", "seqmix_ir", type(backend).__module__)),
+        *(_sources_of(name) for name in _packages(program.module, backend)),
         program.weights.digest(),
     )
+
+
+def trial_key(module: Module, backends: Mapping[str, Backend], asked: Mapping[str, Any]) -> str:
+    """The key of a trial: the graph, what is installed, the machine, and its threads.
+
+    ``asked`` is what the backends were told, ready for JSON or not.
+    """
+    contestants = [f"{b.name} {b.version} {b.probe().devices}" for b in backends.values()]
+    installed = sorted(f"{d.metadata['Name']} {d.version}" for d in distributions())
+    return cache.key_of(
+        show(module),
+        repr(sorted(asked.items())),
+        *contestants,
+        *installed,
+        *(_sources_of(name) for b in backends.values() for name in _packages(module, b)),
+        *_machine(),
+    )
+
+
+def _machine() -> Iterator[str]:
+    """The processor, the devices of torch, and the numbers of threads."""
+    import torch
+
+    yield f"{platform.machine()} {os.cpu_count()} {torch.get_num_threads()}"
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = [platform.processor()]
+    yield next((line for line in lines if line.startswith("model name")), lines[0])
+    yield from (torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    yield from (f"{k}={v}" for k, v in sorted(os.environ.items()) if k.endswith("_NUM_THREADS"))
+
+
+def _packages(module: Module, backend: Backend) -> list[str]:
+    """The packages that have a say in a compilation: seqmix, the backend's, and those of plugins.
+
+    A plugin has one by its ops, which may be taken apart, and by its lowerings for the backend.
+    """
+    names = {"seqmix", "seqmix_ir", type(backend).__module__}
+    names |= {type(op.defn).__module__ for graph in module.graphs for op in graph.block.walk()}
+    prefix = f"{backend.name}:"
+    for lowering in registry.names("lowerings"):
+        if lowering.startswith(prefix):
+            found = registry.providers("lowerings", lowering)
+            names |= {contribution.value.partition(":")[0] for contribution in found}
+    return sorted({name.split(".")[0] for name in names})
 
 
 def _rule_name(rule: Rule) -> str:

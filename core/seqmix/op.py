@@ -231,9 +231,7 @@ def _fake(defn: type[OpDef], saved: Saved) -> Callable[..., Any]:
         except IRError:
             if torch.compiler.is_exporting() or all(map(_is_static, present)):
                 raise
-            # torch.compile may make any size symbolic, even a number of heads: fix them all.
-            fixed = [None if t is None else type_of(t).with_shape(_fixed(t)) for t in flat]
-            types = result_types(made, fixed)
+            types = result_types(made, _settled(made, flat))
         symbols = Symbols(present)
         out = tuple(symbols.empty(type, present[0].device) for type in types)
         return out[0] if len(out) == 1 else out
@@ -245,8 +243,33 @@ def _is_static(tensor: Tensor) -> bool:
     return all(isinstance(size, int) for size in tensor.shape)
 
 
+def _settled(made: OpDef, operands: Sequence[Tensor | None]) -> list[TensorType | None]:
+    """Types of operands that the op takes: torch.compile may make any size a symbol of its own.
+
+    Sizes that are equal now are taken to be equal (those of keys and values, say); where that is
+    not enough, all are fixed (a number of heads). torch guards on both, and compiles anew where
+    they are not.
+    """
+    _equate([tensor for tensor in operands if tensor is not None])
+    types = [None if tensor is None else type_of(tensor) for tensor in operands]
+    try:
+        infer_types(made, tuple(types))
+    except IRError:
+        return [None if t is None else type_of(t).with_shape(_fixed(t)) for t in operands]
+    return types
+
+
+def _equate(tensors: Sequence[Tensor]) -> None:
+    """Have torch assume that symbolic sizes are equal where they are in its example."""
+    seen: dict[int, Any] = {}
+    for size in (size for tensor in tensors for size in tensor.shape):
+        if isinstance(size, int) or not size.node.has_hint():
+            continue
+        bool(seen.setdefault(size.node.hint, size) == size)
+
+
 def _fixed(tensor: Tensor) -> tuple[int, ...]:
-    """The sizes as numbers; torch guards on them and compiles anew for others."""
+    """The sizes as numbers."""
     return tuple(int(size) for size in tensor.shape)
 
 

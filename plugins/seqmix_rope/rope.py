@@ -68,11 +68,9 @@ class Rope(PositionEncoding):
 
     def tables(self, positions: Tensor, context_length: Tensor) -> tuple[Tensor, ...]:
         """``(cos, sin)``, each ``[B, S, R/2]``, for int64 positions ``[B, S]``; -1 counts as 0."""
-        found = self.frequencies()
-        inv_freq = torch.tensor(
-            found.inv_freq.tolist(), dtype=torch.float64, device=positions.device
-        )
-        return rotary_tables(positions, inv_freq, found.attention_factor, self.table_dtype)
+        numbers, factor = _numbers_of(self)
+        inv_freq = torch.tensor(numbers, dtype=torch.float64, device=positions.device)
+        return rotary_tables(positions, inv_freq, factor, self.table_dtype)
 
     def rotate_by(self, x: Tensor, tables: tuple[Tensor, ...], role: str) -> Tensor:
         """Turn the pairs of ``x [B, H, S, K]``; queries and keys alike."""
@@ -94,6 +92,14 @@ class Rope(PositionEncoding):
         converted = fn(torch.zeros((), dtype=self.table_dtype)).dtype
         self.table_dtype = torch.float64 if converted == torch.float64 else torch.float32
         return self
+
+
+# torch does not annotate it.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _numbers_of(encoding: Rope) -> tuple[list[float], float]:
+    """Frequencies and factor as numbers: to torch.compile they are constants, not computed."""
+    found = encoding.frequencies()
+    return found.inv_freq.tolist(), found.attention_factor
 
 
 def rotary_tables(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from seqmix import registry
 from seqmix_onnxruntime.emit import Emit
 from seqmix_onnxruntime.ops import (
     attention,
@@ -19,7 +20,9 @@ from seqmix_onnxruntime.ops import (
     transcendental,
 )
 
-__all__ = ["EMITTERS"]
+__all__ = ["EMITTERS", "all_emitters", "has_emitter"]
+
+_PREFIX = "onnxruntime:"
 
 EMITTERS: dict[str, Emit] = {
     **attention.EMITTERS,
@@ -36,3 +39,27 @@ EMITTERS: dict[str, Emit] = {
     **shaping.EMITTERS,
     **transcendental.EMITTERS,
 }
+
+
+def all_emitters() -> dict[str, Emit]:
+    """The emitters by name of the op; those that plugins register as ``onnxruntime:<op>`` go first.
+
+    Such a plugin is imported when its op is met.
+    """
+    return _Emitters()
+
+
+def has_emitter(name: str) -> bool:
+    """Whether an op has a form in ONNX, here or in a plugin."""
+    return name in EMITTERS or f"{_PREFIX}{name}" in registry.names("lowerings")
+
+
+class _Emitters(dict[str, Emit]):
+    """The table, with what plugins add looked up at the first use."""
+
+    def __missing__(self, name: str) -> Emit:
+        lowering = f"{_PREFIX}{name}"
+        known = lowering in registry.names("lowerings")
+        emit: Emit = registry.get("lowerings", lowering) if known else EMITTERS[name]
+        self[name] = emit
+        return emit

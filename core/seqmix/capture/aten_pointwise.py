@@ -48,7 +48,9 @@ __all__ = ["clamped", "truncated"]
 
 _UNARY: dict[str, OpDef] = {
     "abs": Abs(),
+    "absolute": Abs(),
     "neg": Neg(),
+    "negative": Neg(),
     "exp": Exp(),
     "log": Log(),
     "sqrt": Sqrt(),
@@ -71,6 +73,8 @@ _BINARY: dict[str, OpDef] = {
     "div.Tensor": Div(),
     "div.Scalar": Div(),
     "true_divide.Tensor": Div(),
+    "divide.Tensor": Div(),
+    "multiply.Tensor": Mul(),
     "maximum": Maximum(),
     "minimum": Minimum(),
     "max.other": Maximum(),
@@ -121,7 +125,7 @@ def _add(c: Call, x: Any, y: Any, alpha: Any = 1) -> Value:
     return c.b(Add(), c.operand(x, c.dtype), _times(c, y, alpha))
 
 
-@aten("sub.Tensor", "sub.Scalar")
+@aten("sub.Tensor", "sub.Scalar", "subtract.Tensor", "subtract.Scalar")
 def _sub(c: Call, x: Any, y: Any, alpha: Any = 1) -> Value:
     return c.b(Sub(), c.operand(x, c.dtype), _times(c, y, alpha))
 

@@ -40,11 +40,12 @@ def print_ir(
         check_backend_name(backend)
     model = load_model(load_checkpoint(source, rope))
     with progress("capturing"):
-        module = program_of(model).module
-        if stage == "legalized":
-            chosen = pick_backend(backend, module)
-            legality = BackendLegality(chosen, chosen.default_target())
-            module, _ = lower(module, legality, hooks.rewrites(chosen.name))
+        program = program_of(model)
+    module = program.module
+    if stage == "legalized":
+        chosen, _ = pick_backend(backend, program)
+        legality = BackendLegality(chosen, chosen.default_target())
+        module, _ = lower(module, legality, hooks.rewrites(chosen.name))
     text = show(module, locs=locs)
     if out is None:
         sys.stdout.write(text)
@@ -67,8 +68,9 @@ def write_page(
     checkpoint = load_checkpoint(source, rope)
     model = load_model(checkpoint)
     with progress("capturing"):
-        module = program_of(model).module
-        text, lost = _page(checkpoint.config.name, module, pick_backend(backend, module))
+        program = program_of(model)
+    chosen, _ = pick_backend(backend, program)
+    text, lost = _page(checkpoint.config.name, program.module, chosen)
     _write(html, text)
     return int(lost)
 

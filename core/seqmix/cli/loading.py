@@ -9,10 +9,9 @@ from seqmix import registry
 from seqmix.progress import progress
 
 if TYPE_CHECKING:
-    from seqmix.backend import Backend, Executable
+    from seqmix.backend import Backend, Executable, Program
     from seqmix.checkpoint import Checkpoint
     from seqmix.model import Model
-    from seqmix_ir.graph import Module
 
 __all__ = [
     "check_backend_name",
@@ -62,10 +61,13 @@ def check_backend_name(name: str) -> None:
         registry.get("backends", name)
 
 
-def pick_backend(name: str, module: Module) -> Backend:
-    """A backend by name, available here or not; for ``auto`` the one that would be taken."""
-    from seqmix.choose import choose_backend
+def pick_backend(name: str, program: Program) -> tuple[Backend, list[str]]:
+    """A backend by name, available here or not; for ``auto`` the one that is taken, and why."""
+    from seqmix.compile import compile
 
+    notes: list[str] = []
     if name == "auto":
-        return choose_backend(module)[0]
-    return cast("type[Backend]", registry.get("backends", name))()
+        with progress("trying backends"):
+            report = compile(program, "auto").report
+        name, notes = report.backend, report.notes
+    return cast("type[Backend]", registry.get("backends", name))(), notes
