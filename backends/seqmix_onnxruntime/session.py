@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from seqmix.interface import InputCheck, write_manifest, write_module
 from seqmix_ir.dims import evaluate_size
 from seqmix_ir.graph import Graph, Module
 from seqmix_onnxruntime.emit import ONNX_DTYPES
+from seqmix_onnxruntime.genai import GENAI, genai_config
 from seqmix_onnxruntime.interface import Interface
 from seqmix_onnxruntime.model_file import DATA, MODEL, STEP
 from seqmix_onnxruntime.one_token import SIZES
@@ -109,8 +111,9 @@ class OnnxExecutable(Executable):
         session.run_with_iobinding(binding)
         return results
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path | str) -> None:
         """Copy the file, its weights, and what ``load`` needs beside them."""
+        directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         if directory.resolve() != self.folder.resolve():
             # Parts of another model must not lie beside a file that has none of its own.
@@ -123,6 +126,16 @@ class OnnxExecutable(Executable):
         write_manifest(directory, self.report, options=self._options, interface=interface)
         write_module(directory, self._module)
         (directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
+        self._save_genai(directory)
+
+    def _save_genai(self, directory: Path) -> None:
+        """Write what onnxruntime-genai reads, for a model that it can run."""
+        found = genai_config(self._module, self._interface, self.config)
+        if found is None:
+            (directory / GENAI).unlink(missing_ok=True)
+            return
+        text = json.dumps(found, indent=2)
+        (directory / GENAI).write_text(f"{text}\n", encoding="utf-8")
 
     def _session_for(self, sizes: Mapping[str, int]) -> onnxruntime.InferenceSession:
         """The session of the file that is made for these sizes."""

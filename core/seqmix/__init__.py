@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from seqmix import capture as capture
     from seqmix import hooks as hooks
+    from seqmix import ops as ops
     from seqmix import registry as registry
     from seqmix import testing as testing
     from seqmix.backend import Availability, Backend, Executable, Program
@@ -98,7 +99,7 @@ _HOMES = {
     "state": ("State", "StateSpec"),
 }
 _MODULES = {name: module for module, exported in _HOMES.items() for name in exported}
-_PACKAGES = ("capture", "hooks", "registry", "testing")
+_PACKAGES = ("capture", "hooks", "ops", "registry", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -60,6 +60,8 @@ class Report:
     bytes: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    resources: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What each kernel for a GPU takes up: threads of a block, registers, bytes of memory."""
 
 
 class Executable(ABC):
@@ -77,7 +79,7 @@ class Executable(ABC):
         """
 
     @abstractmethod
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path | str) -> None:
         """Write everything that ``Backend.load`` needs."""
 
     def initial_state(self, batch: int) -> dict[str, Tensor]:
@@ -167,6 +169,26 @@ class Backend(ABC):
     def default_target(self) -> str:
         """The target that ``target=None`` means."""
         return "cpu"
+
+    def thread_options(self, threads: int) -> dict[str, Any]:
+        """The options that make a compiled model use so many threads of a CPU.
+
+        None where torch's number, ``OMP_NUM_THREADS`` or the like decides.
+        """
+        return {}
+
+    def describe(self, module: Module, save_kernels: Path | None = None) -> list[str]:
+        """What is fused in a legal module and generated for it, as notes for ``seqmix explain``.
+
+        The sources of generated kernels are written to the folder ``save_kernels``; BackendError
+        where the backend generates none.
+        """
+        if save_kernels is not None:
+            raise BackendError(
+                f"backend '{self.name}' writes no kernels to save; leave --save-kernels out, or "
+                "use --backend triton"
+            )
+        return []
 
     @abstractmethod
     def compile(self, program: Program, target: str, options: Mapping[str, Any]) -> Executable:

@@ -138,8 +138,9 @@ def check_options(backend: str, options: Mapping[str, Any], known: Mapping[str, 
             )
 
 
-def write_manifest(directory: Path, report: Report, **more: Any) -> None:
+def write_manifest(directory: Path | str, report: Report, **more: Any) -> None:
     """Write ``seqmix.json``: the backend's name, its report, and whatever else ``load`` needs."""
+    directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     content = {"format": FORMAT, "backend": report.backend, "report": dataclasses.asdict(report)}
     text = json.dumps({**content, **more}, indent=2) + "\n"
@@ -164,9 +165,9 @@ def read_manifest(directory: Path) -> tuple[Report, dict[str, Any]]:
         raise BackendError(f"{path}: cannot be read: {error}; compile the model again") from error
 
 
-def write_module(directory: Path, module: Module) -> None:
+def write_module(directory: Path | str, module: Module) -> None:
     """Write a module as text, ``module.txt``."""
-    (directory / MODULE_FILE).write_text(show(module), encoding="utf-8")
+    (Path(directory) / MODULE_FILE).write_text(show(module), encoding="utf-8")
 
 
 def read_module(directory: Path) -> Module:

@@ -50,6 +50,7 @@ KINDS = (
     "evaluations",
     "checkpoints",
     "tokenizers",
+    "peers",
 )
 
 _local: dict[tuple[str, str], Any] = {}

@@ -41,6 +41,11 @@ class StateSpec:
         odd = [a for a in self.axes if isinstance(a, str) and a not in ("B", "P")]
         if odd:
             raise ConfigError(f"state axes {self.axes} name {odd}; only 'B' and 'P' are symbolic")
+        if not isinstance(self.dtype, str):
+            raise ConfigError(
+                f"state dtype is {self.dtype!r}; expected a name such as 'f32', "
+                "or 'model' for the model's own"
+            )
 
     def shape(self, batch: int, past: int) -> tuple[int, ...]:
         """The concrete shape for a batch and a number of past slots."""

@@ -53,6 +53,9 @@ def evaluate_perplexity(
     chunk: Chunk = 512,
     dtype: Dtype = None,
     backend: Backend = "torch",
+    weights: Annotated[
+        str | None, typer.Option(help="Smaller matrices, where the backend has them: int8, ..")
+    ] = None,
     device: Device = "cpu",
     out: Out = Path("out/perplexity"),
     plot: Plot = True,
@@ -74,7 +77,7 @@ def evaluate_perplexity(
     if plot:
         check_plots(WITHOUT)
     sizes, counts = whole_numbers(lengths, "--lengths"), whole_numbers(windows, "--windows")
-    subject = _subject(model, backend, dtype, device)
+    subject = _subject(model, backend, dtype, device, weights)
     config = subject.checkpoint.config
     methods = parse_methods(rope, config)
     size = max(sizes) if tokens is None or mode == "single" else max(tokens, *sizes)
@@ -192,14 +195,16 @@ def evaluate_temperature(
         typer.echo(f"1/sqrt(t) = {sweep.coefficient:.4f} ln(s) + 1")
 
 
-def _subject(model: str, backend: str, dtype: str | None, device: str) -> Subject:
+def _subject(
+    model: str, backend: str, dtype: str | None, device: str, weights: str | None = None
+) -> Subject:
     from seqmix.cli.loading import check_backend_name
     from seqmix.progress import progress
     from seqmix_longcontext.subject import Subject
 
     check_backend_name(backend)
     with progress(f"reading {model}"):
-        return Subject.read(model, backend, dtype, device)
+        return Subject.read(model, backend, dtype, device, weights)
 
 
 def _bos(config: Any, wanted: bool) -> int | None:

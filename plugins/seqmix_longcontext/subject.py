@@ -27,22 +27,35 @@ Runner: TypeAlias = "Model | Executable"
 
 @dataclass(frozen=True)
 class Subject:
-    """A checkpoint with the backend, the element type and the torch device that it is run on."""
+    """A checkpoint with the backend, the element type and the torch device that it is run on.
+
+    ``weights`` is a smaller type for its matrices, an option of backends that have it.
+    """
 
     checkpoint: Checkpoint
     backend: str = "torch"
     dtype: str | None = None
     device: str = "cpu"
+    weights: str | None = None
 
     @staticmethod
     def read(
-        source: str, backend: str = "torch", dtype: str | None = None, device: str = "cpu"
+        source: str,
+        backend: str = "torch",
+        dtype: str | None = None,
+        device: str = "cpu",
+        weights: str | None = None,
     ) -> Subject:
         """The subject of a path or a name; CheckpointError or ConfigError for one that is none."""
         _check_device(device)
         if dtype is not None:
             torch_dtype(dtype)
-        return Subject(resolve(source), backend, dtype, device)
+        if weights is not None and backend == "torch":
+            raise ConfigError(
+                f"weights in {weights} need a backend that has them, found 'torch'; choose one "
+                "with --backend, such as onnxruntime"
+            )
+        return Subject(resolve(source), backend, dtype, device, weights)
 
     @staticmethod
     def of(model: Model, tokenizer: Tokenizer | None = None) -> Subject:
@@ -71,7 +84,9 @@ class Subject:
     @cached_property
     def identity(self) -> str:
         """Changes with the weights, their type, and what runs them."""
-        return f"{self.checkpoint.weights.digest()} {self.dtype} {self.backend} {self.device}"
+        smaller = "" if self.weights is None else f" {self.weights}"
+        digest = self.checkpoint.weights.digest()
+        return f"{digest} {self.dtype} {self.backend} {self.device}{smaller}"
 
     def runner(self, method: Method, logits_to_keep: int = 0) -> Runner:
         """The model with an encoding, on the backend; BackendError where it cannot be run."""
@@ -79,7 +94,8 @@ class Subject:
         model = method.apply(self.model)
         if self.backend == "torch":
             return model
-        return compile(model, self.backend, logits_to_keep=logits_to_keep)
+        options = {} if self.weights is None else {"weights": self.weights}
+        return compile(model, self.backend, options=options, logits_to_keep=logits_to_keep)
 
 
 def _check_device(name: str) -> None:

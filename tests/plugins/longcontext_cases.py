@@ -93,7 +93,7 @@ class Scripted(Executable):
         logits[:, -1, said] = 1.0
         return {"logits": logits, "state.0.seen": seen}
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path | str) -> None:
         raise NotImplementedError
 
     def initial_state(self, batch: int) -> dict[str, Tensor]:

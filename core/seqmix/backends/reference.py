@@ -44,7 +44,7 @@ class ReferenceExecutable(Executable):
         results = self._interpreter.run(graph, arrays)
         return {name: to_torch(array) for name, array in results.items()}
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path | str) -> None:
         """Write the module as text, the configuration and the weights."""
         write_manifest(directory, self.report, judge=self.judge)
         write_module(directory, self._program.module)

@@ -53,7 +53,7 @@ class TorchExecutable(Executable):
         """The states before the first token, on the model's device."""
         return initial_states(self.model, batch)
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path | str) -> None:
         """Write configuration and weights."""
         write_manifest(directory, self.report)
         write_module(directory, self._module)

@@ -32,13 +32,29 @@ evaluations = typer.Typer(
 )
 app.add_typer(evaluations)
 
+new = typer.Typer(
+    name="new",
+    help="Write a package of your own to start from.",
+    rich_markup_mode=None,
+    context_settings=HELP_OPTIONS,
+)
+app.add_typer(new)
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="What to load.")]
-BackendName = Annotated[str, typer.Option("--backend", "-b", help="A backend, or auto.")]
+BackendName = Annotated[
+    str,
+    typer.Option("--backend", "-b", envvar="SEQMIX_BACKEND", help="A backend, or auto: by trial."),
+]
 Rope = Annotated[
     str | None, typer.Option(help="Extend the context: yarn:2, dynamic-yarn, rerope:W, ..")
 ]
+SaveKernels = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="triton: write the source of generated kernels there."),
+]
 SmallerWeights = Annotated[
-    str | None, typer.Option(help="tvm: keep matrices in bf16, f16 or int8.")
+    str | None,
+    typer.Option(help="Smaller matrices. onnxruntime: int8, int4; tvm: bf16, f16, int8."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -111,6 +127,7 @@ def run(
     repetition_penalty: Annotated[float, typer.Option(help="Above 1 repeats less.")] = 1.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Makes sampling repeatable.")] = None,
     chat: Annotated[bool, typer.Option(help="Wrap the prompt in the chat template.")] = False,
+    save_kernels: SaveKernels = None,
 ) -> None:
     """Continue a prompt, token by token, or several at once."""
     from seqmix.cli.run import continue_text
@@ -130,6 +147,7 @@ def run(
         },
         seed,
         chat,
+        save_kernels,
     )
 
 
@@ -148,6 +166,7 @@ def export(
     with_runtime: Annotated[
         bool, typer.Option(help="tvm: add TVM's runtime; apache-tvm-ffi is then enough to run it.")
     ] = False,
+    save_kernels: SaveKernels = None,
 ) -> None:
     """Compile a model for a backend and write everything that running it needs.
 
@@ -155,7 +174,9 @@ def export(
     """
     from seqmix.cli.export import export_model
 
-    export_model(model, out, backend, rope, force, opset, contrib, weights, with_runtime)
+    export_model(
+        model, out, backend, rope, force, opset, contrib, weights, with_runtime, save_kernels
+    )
 
 
 @app.command()
@@ -179,12 +200,16 @@ def check(
 
 @app.command()
 def explain(
-    model: Model, backend: BackendName = "onnxruntime", rope: Rope = None, json: Json = False
+    model: Model,
+    backend: BackendName = "onnxruntime",
+    rope: Rope = None,
+    save_kernels: SaveKernels = None,
+    json: Json = False,
 ) -> None:
     """Say which ops a backend runs natively, decomposes, or cannot run; exit 1 if any."""
     from seqmix.cli.explain import explain_model
 
-    raise typer.Exit(explain_model(model, backend, rope, json))
+    raise typer.Exit(explain_model(model, backend, rope, json, save_kernels))
 
 
 @app.command()
@@ -207,6 +232,65 @@ def ir(
         print_ir(model, stage, backend, rope, locs, out)
     else:
         raise typer.Exit(write_page(model, backend, rope, html, out))
+
+
+@app.command()
+def bench(
+    model: Model,
+    backends: Annotated[
+        str, typer.Option(help="Backends, maybe with options: torch,tvm,tvm:weights=int8")
+    ] = "torch,onnxruntime",
+    peers: Annotated[
+        str, typer.Option(help="Other implementations: transformers, or module:function")
+    ] = "",
+    lengths: Annotated[str, typer.Option(help="Tokens of a prompt, and before a token.")] = (
+        "128,512"
+    ),
+    phases: Annotated[str, typer.Option(help="prefill, decode, or both.")] = "prefill,decode",
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contestant.")] = 7,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode in a turn.")] = 8,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of each contestant; by default all cores.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the tokens.")] = 0,
+    clock: Annotated[
+        str, typer.Option(help="wall, or cpu: what a process computes, on a machine that is busy.")
+    ] = "wall",
+    rope: Rope = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write every turn; a later run goes on from there."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a web page with charts.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a table for a README.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="Measure again what FILE holds.")] = False,
+) -> None:
+    """Measure implementations of a model in turn, beside what the machine can do.
+
+    Each runs in a process of its own; one that fails is a row with its reason, and status 1.
+    """
+    import os
+
+    from seqmix.bench.result import Settings
+    from seqmix.cli.bench import bench_model, numbers, words
+
+    settings = Settings(
+        model,
+        rope,
+        words(backends),
+        words(peers),
+        rounds,
+        tokens,
+        threads or os.cpu_count() or 1,
+        seed,
+        clock,
+    )
+    given = (numbers(lengths), words(phases))
+    raise typer.Exit(bench_model(settings, *given, json, html, markdown, fresh))
 
 
 @app.command()
@@ -248,3 +332,16 @@ def list_evaluations(ctx: typer.Context) -> None:
     """Print the names where none is given."""
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
+
+
+@new.command("mixer")
+def new_mixer(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the mixer is called.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder; by default seqmix-NAME.")
+    ] = None,
+) -> None:
+    """Write a package with a mixer that works, its entry point and its test."""
+    from seqmix.cli.new import write_mixer_package
+
+    write_mixer_package(name, out)

@@ -30,17 +30,21 @@ def export_model(
     contrib: bool = False,
     weights: str | None = None,
     runtime: bool = False,
+    save_kernels: Path | None = None,
 ) -> None:
     """Write the compiled model and its tokenizer to ``out``, which appears whole or not at all.
 
-    An ONNX file is for any runtime, unless ``contrib`` allows the operators of ONNX Runtime alone.
-    ``weights`` and ``runtime`` are options of backends that have them, such as tvm.
+    An ONNX file is for any runtime, unless ``contrib`` allows the operators of ONNX Runtime alone,
+    or ``weights`` needs them. ``weights`` and ``runtime`` are options of backends that have them.
     """
     _check_place(out, force)
     check_backend_name(backend)
-    options: dict[str, Any] = _onnx_options(backend, opset, contrib)
+    # Smaller weights are read by operators that only ONNX Runtime has: then the others may be too.
+    own = contrib or (weights is not None and backend == "onnxruntime")
+    options: dict[str, Any] = _onnx_options(backend, opset, own)
     options |= {} if weights is None else {"weights": weights}
     options |= {"runtime": True} if runtime else {}
+    options |= {} if save_kernels is None else {"save_kernels": str(save_kernels)}
     checkpoint = load_checkpoint(source, rope)
     executable = compile_model(load_model(checkpoint), backend, options)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +62,8 @@ def export_model(
     console = Console()
     for file in sorted(out.iterdir()):
         console.print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
+    for note in executable.report.notes if weights is not None else ():
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 def _save_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
