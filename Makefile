@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EVERYTHING := $(VENV)/.everything
+PAGES := $(VENV)/.docs
 EXTRAS ?= onnxruntime,checkpoints,train,plots,dev
 export OMP_WAIT_POLICY ?= passive
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check format bench peers clean
+.PHONY: help demo test test-all check format bench peers docs clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -40,6 +41,9 @@ peers: $(STAMP) ## the other implementations that development tests compare with
 	$(BIN)/pip install -q -c constraints.txt -e ".[peers]"
 	$(BIN)/pip install -q --no-deps "xlstm>=2.0.6" "mlstm_kernels>=2.0.6"
 
+docs: $(PAGES) ## the documentation as a site that works offline; leaves out/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean: ## remove what make made
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache
 
@@ -53,3 +57,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 $(EVERYTHING): $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[all]"
 	touch $(EVERYTHING)
+
+$(PAGES): $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $(PAGES)
