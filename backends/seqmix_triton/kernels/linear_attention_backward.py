@@ -22,7 +22,9 @@ from seqmix_triton.kernels.linear_attention_tiles import (
     key_slope,
     query_slope,
     rows,
+    slope_of_scores,
     space,
+    through_state,
     total,
     upto,
 )
@@ -32,39 +34,6 @@ __all__ = [
     "CHUNK_QUERY_SLOPE",
     "CHUNK_VALUE_SLOPE",
 ]
-
-
-@triton.jit
-def _pairs(
-    grad, v, v_s, count, others, place,
-    V: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):  # fmt: skip
-    """The gradient of the scores of ``count`` rows of ``grad`` with ``others`` rows of v."""
-    found = tl.zeros([place.shape[0], place.shape[0]], ACC)
-    for part in range(0, V, BLOCK_V):
-        value = part + tl.arange(0, BLOCK_V)
-        slope = rows(grad, V, place, count, value, V).to(DOT)
-        values = rows(v, v_s, place, others, value, V).to(DOT)
-        found = tl.dot(slope, tl.trans(values), found, input_precision=PRECISION, out_dtype=ACC)
-    return found
-
-
-@triton.jit
-def _through_state(
-    x, x_s, state, count, place, key,
-    K: tl.constexpr, V: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_V: tl.constexpr,
-):  # fmt: skip
-    """Rows of x times a state transposed, ``[L, keys]``."""
-    found = tl.zeros([place.shape[0], key.shape[0]], ACC)
-    for part in range(0, V, BLOCK_V):
-        value = part + tl.arange(0, BLOCK_V)
-        given = rows(x, x_s, place, count, value, V).to(DOT)
-        inside = (key < K)[:, None] & (value < V)[None, :]
-        known = tl.load(state + key[:, None] * V + value[None, :], mask=inside, other=0.0).to(DOT)
-        found = tl.dot(given, tl.trans(known), found, input_precision=PRECISION, out_dtype=ACC)
-    return found
 
 
 @triton.jit(do_not_specialize=["S", "N"])
@@ -98,7 +67,7 @@ def chunk_query_slope(
     passed = tl.zeros([BLOCK_K if DECAY == 2 else 1], ACC)
     for back in range(i):
         other = start + (i - 1 - back) * L
-        pairs = _pairs(
+        pairs = slope_of_scores(
             grad, v + other * v_s, v_s, count, L, place, V, ACC, DOT, PRECISION, BLOCK_V
         )  # fmt: skip
         keys = rows(k + other * k_s, k_s, place, L, key, K)
@@ -109,15 +78,15 @@ def chunk_query_slope(
             passed += total(earlier, place, L, key, K, DECAY, ACC)
         found = tl.dot(pairs.to(DOT), keys.to(DOT), found, input_precision=PRECISION, out_dtype=ACC)
     state = before + (head * N + n) * (K * V)
-    of_state = _through_state(
-        grad, V, state, count, place, key, K, V, ACC, DOT, PRECISION, BLOCK_V
+    of_state = through_state(
+        grad, V, state, V, count, place, key, K, V, ACC, DOT, PRECISION, BLOCK_V
     )  # fmt: skip
     if DECAY > 0:
         decay = upto(g + begin * WIDTH, place, count, key, K, DECAY, ACC)
         found = (found + of_state * tl.exp(passed)[None, :]) * tl.exp(decay)
     else:
         found += of_state
-    pairs = _pairs(
+    pairs = slope_of_scores(
         grad, v + begin * v_s, v_s, count, count, place, V, ACC, DOT, PRECISION, BLOCK_V
     )  # fmt: skip
     if DECAY == 2:
@@ -171,7 +140,7 @@ def chunk_key_slope(
     passed = tl.zeros([BLOCK_K if DECAY == 2 else 1], ACC)
     for tile in range((i + 1) * L, length, L):
         other = start + tile
-        pairs = _pairs(
+        pairs = slope_of_scores(
             grad + other * V, v, v_s, length - tile, count, place, V, ACC, DOT, PRECISION, BLOCK_V
         )  # fmt: skip
         queries = rows(q + other * q_s, q_s, place, length - tile, key, K)
@@ -185,15 +154,15 @@ def chunk_key_slope(
             out_dtype=ACC,
         )  # fmt: skip
     state = behind + (head * N + n) * (K * V)
-    of_state = _through_state(
-        v, v_s, state, count, place, key, K, V, ACC, DOT, PRECISION, BLOCK_V
+    of_state = through_state(
+        v, v_s, state, V, count, place, key, K, V, ACC, DOT, PRECISION, BLOCK_V
     )  # fmt: skip
     if DECAY > 0:
         decay = after(g + begin * WIDTH, place, count, key, L, K, DECAY, ACC)
         found = (found + of_state * tl.exp(passed)[None, :]) * tl.exp(decay)
     else:
         found += of_state
-    pairs = _pairs(
+    pairs = slope_of_scores(
         grad + begin * V, v, v_s, count, count, place, V, ACC, DOT, PRECISION, BLOCK_V
     )  # fmt: skip
     queries = rows(q + begin * q_s, q_s, place, count, key, K)

@@ -28,7 +28,9 @@ __all__ = [
     "one_row",
     "query_slope",
     "rows",
+    "slope_of_scores",
     "space",
+    "through_state",
     "total",
     "upto",
 ]
@@ -154,6 +156,41 @@ def key_slope(
         log += tl.where(place[:, None] > j, step[None, :], 0.0)
         slope = tl.sum(columns(pairs, j, 2)[:, None] * tl.exp(log) * q, 0)
         found += tl.where(place[:, None] == j, slope[None, :], 0.0)
+    return found
+
+
+@triton.jit
+def slope_of_scores(
+    grad, v, v_s, count, others, place,
+    V: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the scores of ``count`` rows of ``grad`` with ``others`` rows of v."""
+    found = tl.zeros([place.shape[0], place.shape[0]], ACC)
+    for part in range(0, V, BLOCK_V):
+        value = part + tl.arange(0, BLOCK_V)
+        slope = rows(grad, V, place, count, value, V).to(DOT)
+        values = rows(v, v_s, place, others, value, V).to(DOT)
+        found = tl.dot(slope, tl.trans(values), found, input_precision=PRECISION, out_dtype=ACC)
+    return found
+
+
+@triton.jit
+def through_state(
+    x, x_s, state, state_s, count, place, key,
+    K: tl.constexpr, V: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """Rows of x times a state transposed, ``[L, keys]``; its rows are ``state_s`` apart."""
+    found = tl.zeros([place.shape[0], key.shape[0]], ACC)
+    for part in range(0, V, BLOCK_V):
+        value = part + tl.arange(0, BLOCK_V)
+        given = rows(x, x_s, place, count, value, V).to(DOT)
+        inside = (key < K)[:, None] & (value < V)[None, :]
+        known = tl.load(state + key[:, None] * state_s + value[None, :], mask=inside, other=0.0)
+        found = tl.dot(
+            given, tl.trans(known.to(DOT)), found, input_precision=PRECISION, out_dtype=ACC
+        )
     return found
 
 

@@ -17,6 +17,7 @@ from seqmix_triton.kernels.linear_attention_tiles import (
     default_rows,
     rows,
     space,
+    through_state,
     total,
     upto,
 )
@@ -25,9 +26,9 @@ from seqmix_xlstm.triton.kernels.tiles import (
     cases_of,
     factors,
     normalizer,
-    slope_of_scores,
+    slope_of_pairs,
     state_tile,
-    through_state,
+    write_slope,
 )
 
 __all__ = ["MLSTM_KEY_SLOPE", "MLSTM_QUERY_SLOPE", "MLSTM_VALUE_SLOPE"]
@@ -67,7 +68,7 @@ def mlstm_query_slope(
     passed = tl.zeros([1], ACC)
     for back in range(tile):
         other = start + (tile - 1 - back) * L
-        pairs = slope_of_scores(
+        pairs = slope_of_pairs(
             grad, v + other * v_s, v_s, reads, count, L, place, V, NORMALIZE, ACC, DOT,
             PRECISION, BLOCK_V,
         )  # fmt: skip
@@ -79,14 +80,14 @@ def mlstm_query_slope(
         found = tl.dot(pairs.to(DOT), keys.to(DOT), found, input_precision=PRECISION, out_dtype=ACC)
     known = before_chunk(state, states, head, heads, n, K * (V + 1))
     of_state = through_state(
-        grad, V, known, count, place, key, K, V, ACC, DOT, PRECISION, BLOCK_V
+        grad, V, known, V + 1, count, place, key, K, V, ACC, DOT, PRECISION, BLOCK_V
     )  # fmt: skip
     if NORMALIZE:
         norm = normalizer(known, key, key < K, V)
         of_state += factors(reads, place, count)[:, None] * norm[None, :]
     reached = tl.exp(upto(decay + begin, place, count, key, K, 1, ACC)) * SCALE_Q
     found = (found + of_state * tl.exp(passed)[None, :]) * reached
-    pairs = slope_of_scores(
+    pairs = slope_of_pairs(
         grad, v + begin * v_s, v_s, reads, count, count, place, V, NORMALIZE, ACC, DOT,
         PRECISION, BLOCK_V,
     )  # fmt: skip
@@ -96,13 +97,9 @@ def mlstm_query_slope(
     found = tl.dot(pairs.to(DOT), keys, found, input_precision=PRECISION, out_dtype=ACC)
     if NORMALIZE:
         found *= factors(inverse, place, count)[:, None]
-    inside = (place < count)[:, None] & (key < K)[None, :]
-    at = (head * S + begin) * K + place[:, None] * K + key[None, :]
-    tl.store(dq + at, found.to(dq.dtype.element_ty), mask=inside)
     q += head // H * q_b + head % H * q_h + begin * q_s
-    product = found * rows(q, q_s, place, count, key, K).to(ACC)
-    to = (tl.program_id(0) * heads + head) * S + begin + place
-    tl.store(share + to, tl.sum(product, 1), mask=place < count)
+    share += tl.program_id(0).to(tl.int64) * heads * S
+    write_slope(found, dq, q, q_s, share, head, S, begin, place, count, key, K, ACC)
 
 
 @triton.jit(do_not_specialize=["S", "N"])
@@ -137,7 +134,7 @@ def mlstm_key_slope(
     for ahead in range((tile + 1) * L, length, L):
         other = start + ahead
         held = tl.minimum(length - ahead, L)
-        pairs = slope_of_scores(
+        pairs = slope_of_pairs(
             grad + other * V, v, v_s, reads + other, held, count, place, V, NORMALIZE, ACC, DOT,
             PRECISION, BLOCK_V,
         )  # fmt: skip
@@ -154,12 +151,14 @@ def mlstm_key_slope(
             out_dtype=ACC,
         )  # fmt: skip
     beyond = behind + (tl.cast(n, tl.int64) * heads + head) * (K * (V + 1))
-    of_state = through_state(v, v_s, beyond, count, place, key, K, V, ACC, DOT, PRECISION, BLOCK_V)
+    of_state = through_state(
+        v, v_s, beyond, V + 1, count, place, key, K, V, ACC, DOT, PRECISION, BLOCK_V
+    )  # fmt: skip
     of_state += normalizer(beyond, key, key < K, V)[None, :]
     own = factors(weight + head * S + begin, place, count)
     left = after(decay + begin, place, count, key, L, K, 1, ACC) + own[:, None]
     found = (found + of_state * tl.exp(passed)[None, :]) * (tl.exp(left) * SCALE_K)
-    pairs = slope_of_scores(
+    pairs = slope_of_pairs(
         grad + begin * V, v, v_s, reads + begin, count, count, place, V, NORMALIZE, ACC, DOT,
         PRECISION, BLOCK_V,
     )  # fmt: skip
@@ -172,13 +171,9 @@ def mlstm_key_slope(
     found = tl.dot(
         tl.trans(pairs.to(DOT)), queries.to(DOT), found, input_precision=PRECISION, out_dtype=ACC
     )  # fmt: skip
-    inside = (place < count)[:, None] & (key < K)[None, :]
-    at = (head * S + begin) * K + place[:, None] * K + key[None, :]
-    tl.store(dk + at, found.to(dk.dtype.element_ty), mask=inside)
     k += head // H * k_b + head % H * k_h + begin * k_s
-    product = found * rows(k, k_s, place, count, key, K).to(ACC)
-    to = (tl.program_id(0) * heads + head) * S + begin + place
-    tl.store(share + to, tl.sum(product, 1), mask=place < count)
+    share += tl.program_id(0).to(tl.int64) * heads * S
+    write_slope(found, dk, k, k_s, share, head, S, begin, place, count, key, K, ACC)
 
 
 @triton.jit(do_not_specialize=["S", "N"])

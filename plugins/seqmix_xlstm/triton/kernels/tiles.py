@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from seqmix_triton.kernel import Case, Config, Constants
-from seqmix_triton.kernels.linear_attention_tiles import default, rows
+from seqmix_triton.kernels.linear_attention_tiles import default, rows, slope_of_scores
 
 __all__ = [
     "CASES",
@@ -22,9 +22,9 @@ __all__ = [
     "default_states",
     "factors",
     "normalizer",
-    "slope_of_scores",
+    "slope_of_pairs",
     "state_tile",
-    "through_state",
+    "write_slope",
 ]
 
 
@@ -57,7 +57,7 @@ def factors(pointer, place, count):
 
 
 @triton.jit
-def slope_of_scores(
+def slope_of_pairs(
     grad, v, v_s, reads, count, others, place,
     V: tl.constexpr, NORMALIZE: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -66,32 +66,26 @@ def slope_of_scores(
 
     A score counts a value, and 1 in the normalizer.
     """
-    found = tl.zeros([place.shape[0], place.shape[0]], ACC)
-    for part in range(0, V, BLOCK_V):
-        value = part + tl.arange(0, BLOCK_V)
-        slope = rows(grad, V, place, count, value, V).to(DOT)
-        values = rows(v, v_s, place, others, value, V).to(DOT)
-        found = tl.dot(slope, tl.trans(values), found, input_precision=PRECISION, out_dtype=ACC)
+    found = slope_of_scores(grad, v, v_s, count, others, place, V, ACC, DOT, PRECISION, BLOCK_V)
     if NORMALIZE:
         found += factors(reads, place, count)[:, None]
     return found
 
 
 @triton.jit
-def through_state(
-    x, x_s, state, count, place, key,
-    K: tl.constexpr, V: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_V: tl.constexpr,
+def write_slope(
+    found, slope, x, x_s, share, head, S, begin, place, count, key,
+    K: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Rows of x times C transposed, ``[L, keys]``."""
-    found = tl.zeros([place.shape[0], key.shape[0]], ACC)
-    for part in range(0, V, BLOCK_V):
-        value = part + tl.arange(0, BLOCK_V)
-        given = rows(x, x_s, place, count, value, V).to(DOT)
-        own = (key < K)[:, None] & (value < V)[None, :]
-        known = state_tile(state, key, value, own, V).to(DOT)
-        found = tl.dot(given, tl.trans(known), found, input_precision=PRECISION, out_dtype=ACC)
-    return found
+    """Store the gradient of a tile of ``x``, queries or keys, and ``share``, its product with them.
+
+    ``x`` points to the tile, ``share`` to the rows of these columns, ``[B, H, S]``.
+    """
+    inside = (place < count)[:, None] & (key < K)[None, :]
+    at = (head * S + begin) * K + place[:, None] * K + key[None, :]
+    tl.store(slope + at, found.to(slope.dtype.element_ty), mask=inside)
+    product = found * rows(x, x_s, place, count, key, K).to(ACC)
+    tl.store(share + head * S + begin + place, tl.sum(product, 1), mask=place < count)
 
 
 def default_states(dtype: torch.dtype, constants: Constants) -> Config:
