@@ -12,7 +12,7 @@ from seqmix_ir.dims import Size, evaluate_size
 from seqmix_ir.types import TensorType
 from seqmix_triton.binaries import TARGETS, Resources, Target, compile_source
 from seqmix_triton.codegen.generated import Generated
-from seqmix_triton.codegen.group_kernel import GroupKernel
+from seqmix_triton.codegen.launched import GeneratedKernel
 from seqmix_triton.codegen.scan_kernel import ScanKernel
 from seqmix_triton.codegen.sources import code_of
 from seqmix_triton.kernel import interpreted
@@ -75,7 +75,7 @@ def generated_rows(
             yield GeneratedRow(name, uses, target, blocks, used, isinstance(kernel, ScanKernel))
 
 
-def compile_generated(kernel: GroupKernel | ScanKernel, target: Target) -> tuple[str, Resources]:
+def compile_generated(kernel: GeneratedKernel, target: Target) -> tuple[str, Resources]:
     """The blocks of a kernel for the example sizes, and what its binary takes."""
     if interpreted():
         raise BackendError("TRITON_INTERPRET=1 compiles nothing; unset it to compile kernels")

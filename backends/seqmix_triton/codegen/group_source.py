@@ -46,7 +46,6 @@ class GroupSource:
     sizes: Mapping[str, Size]
     lead: tuple[Size, ...]
     columns: tuple[Columns, ...]
-    reduces: bool
     operands: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
 
@@ -100,7 +99,6 @@ class _Group(Lowering):
             dict(self.sizes),
             self._lead,
             tuple(Columns(size, axis.block, not self._cut) for size, axis in self._columns.items()),
-            self._reduces,
             tuple(p.type for p in self._body.params),
             tuple(r.type for r in self._body.results),
         )

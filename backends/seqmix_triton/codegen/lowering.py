@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from seqmix_ir.dims import Dim, Opaque, Size, show_size
@@ -50,7 +51,7 @@ def product_of(sizes: Sequence[Size]) -> Size:
     return total
 
 
-class Lowering:
+class Lowering(ABC):
     """Writes the lines of one kernel; subclasses say what the axes are and how leaves are read."""
 
     def __init__(self, makers: Mapping[Value, Op], names: Mapping[Value, str]) -> None:
@@ -63,13 +64,13 @@ class Lowering:
         self.counts: dict[str, int] = {}
         self._known: dict[tuple[Value, At], Tile] = {}
 
+    @abstractmethod
     def axis_tile(self, axis: Axis) -> Tile:
         """The index along an axis."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reduced(self, op: Op, at: At) -> Tile:
         """An op that is neither layout nor of single elements."""
-        raise NotImplementedError
 
     def held(self, value: Value, at: At) -> Tile | None:
         """A value that is in registers; None for what lies in memory."""

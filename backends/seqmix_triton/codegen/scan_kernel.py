@@ -1,29 +1,23 @@
-"""Runs a scan as one kernel."""
+"""How a scan is launched as one kernel."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import torch
 import triton.language as tl
-from torch import Tensor
 
-from seqmix.dtypes import torch_dtype
 from seqmix_ir.dims import Size
-from seqmix_triton.codegen.group_kernel import Launch
+from seqmix_triton.codegen.launched import GeneratedKernel, Launch
 from seqmix_triton.codegen.scan_source import ROWS_OF_PRODUCTS, ScanSource
-from seqmix_triton.codegen.sources import imported
-from seqmix_triton.kernel import device_of, interpreted, power_of_two, precision_of
+from seqmix_triton.kernel import interpreted, power_of_two, precision_of
 
 __all__ = ["ScanKernel"]
 
 _TILE = 256
 _TILE_INTERPRETED = 1 << 12
-_FAR = 2**31 - 1
 _TYPES = {"f16": tl.float16, "bf16": tl.bfloat16}
 
 
@@ -38,20 +32,13 @@ def _precision(hip: bool) -> str:
 
 
 @dataclass
-class ScanKernel:
+class ScanKernel(GeneratedKernel):
     """One generated loop; ``rows`` is how many places of the tiled axis a program takes."""
 
     source: ScanSource
     rows: int = 0
 
-    @cached_property
-    def function(self) -> Any:
-        """The Triton function, imported from its file."""
-        return imported(self.source.name, self.source.text)
-
-    def plan(
-        self, size: Callable[[Size], int], far: bool, hip: bool = torch.version.hip is not None
-    ) -> Launch:
+    def plan(self, size: Callable[[Size], int], far: bool, hip: bool | None = None) -> Launch:
         """How a call with these sizes is cut, for a HIP device or another."""
         source = self.source
         rows = self._rows(size)
@@ -63,7 +50,7 @@ class ScanKernel:
             "OFFSET": tl.int64 if far else tl.int32,
             "ROWS": rows,
             "DOT": narrow or tl.float32,
-            "PRECISION": _precision(hip),
+            "PRECISION": _precision(torch.version.hip is not None if hip is None else hip),
         }
         return Launch((math.prod(counts),), constants, self.warps(rows))
 
@@ -80,23 +67,3 @@ class ScanKernel:
             return self.rows or ROWS_OF_PRODUCTS
         room = _TILE_INTERPRETED if interpreted() else _TILE
         return self.rows or min(room, power_of_two(size(source.parallel[source.tiled])))
-
-    def __call__(
-        self, device: torch.device, size: Callable[[Size], int], *operands: Tensor
-    ) -> tuple[Tensor, ...]:
-        """The last carries and the outputs."""
-        given = [x.contiguous() for x in operands]
-        shapes = [tuple(size(n) for n in t.shape) for t in self.source.results]
-        results = [
-            torch.empty(shape, dtype=torch_dtype(t.dtype), device=device)
-            for shape, t in zip(shapes, self.source.results, strict=True)
-        ]
-        tensors = [*given, *results]
-        launch = self.plan(size, max(t.numel() for t in tensors) > _FAR)
-        if math.prod(launch.grid):
-            sizes = [size(n) for n in self.source.sizes.values()]
-            with device_of(dict(zip(self.source.pointers, tensors, strict=True))):
-                self.function[launch.grid](
-                    *tensors, *sizes, **launch.constants, num_warps=launch.warps
-                )
-        return tuple(results)

@@ -28,7 +28,7 @@ from seqmix_ir.passes.group_index import (
     never,
     of_axis,
 )
-from seqmix_ir.passes.group_pull import broadcast_at, is_layout, is_pointwise, parts_of
+from seqmix_ir.passes.group_pull import broadcast_at, follow, is_layout, is_pointwise, parts_of
 
 __all__ = [
     "PRODUCTS",
@@ -117,12 +117,7 @@ class Reads:
 
     def visit(self, value: Value, at: At) -> None:
         """Follow a value back to what lies in memory or registers."""
-        waiting = [(value, at)]
-        while waiting:
-            what = waiting.pop()
-            if what not in self._seen:
-                self._seen.add(what)
-                waiting += self._of(*what)
+        follow(value, at, self._of, self._seen)
 
     def shifted(self) -> bool:
         """Whether a carry is read at a place that registers do not give, or a product's result.
