@@ -14,6 +14,7 @@ from seqmix_ir import ops
 from seqmix_ir.builder import Builder
 from seqmix_ir.defn import OpDef
 from seqmix_ir.dims import Size
+from seqmix_ir.errors import IRError
 from seqmix_ir.graph import Op, Value
 from seqmix_ir.ops.arithmetic import Binary
 from seqmix_ir.ops.elementwise import Unary
@@ -43,7 +44,7 @@ def lift(b: Builder, op: Op, operands: Sequence[Many | None], T: Size) -> Many:
         return Many(b(op.defn, *(None if m is None else m.value for m in operands)), False)
     rule = _rule(op.defn)
     if rule is None:
-        raise NotImplementedError(op.name)
+        raise IRError(f"'{op.name}' is not known for all steps at once at {op.loc}")
     return Many(rule(b, op, operands, T), True)
 
 

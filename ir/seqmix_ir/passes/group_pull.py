@@ -6,6 +6,7 @@ is known. Ops of single elements read every operand at the place itself, as far 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "SOURCES",
     "Part",
     "broadcast_at",
+    "follow",
     "is_layout",
     "is_pointwise",
     "parts_of",
@@ -171,3 +173,21 @@ _PARTS: dict[str, Any] = {
     "transpose": _transpose,
     "unsqueeze": _reshape,
 }
+
+
+def follow(
+    value: Value,
+    at: At,
+    reads: Callable[[Value, At], list[tuple[Value, At]]],
+    seen: set[tuple[Value, At]],
+) -> None:
+    """Go back from a value at a place through what ``reads`` says that it is made of.
+
+    Every value at every place is looked at once, those in ``seen`` not again; ``seen`` grows.
+    """
+    waiting = [(value, at)]
+    while waiting:
+        what = waiting.pop()
+        if what not in seen:
+            seen.add(what)
+            waiting += reads(*what)

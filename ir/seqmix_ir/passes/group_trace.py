@@ -24,6 +24,7 @@ from seqmix_ir.passes.group_index import (
 )
 from seqmix_ir.passes.group_pull import (
     broadcast_at,
+    follow,
     is_layout,
     is_pointwise,
     parts_of,
@@ -129,12 +130,7 @@ class _Walk:
         self._seen: set[tuple[Value, At]] = set()
 
     def visit(self, value: Value, at: At) -> None:
-        waiting = [(value, at)]
-        while waiting:
-            what = waiting.pop()
-            if what not in self._seen:
-                self._seen.add(what)
-                waiting += self._reads(*what)
+        follow(value, at, self._reads, self._seen)
 
     def _reads(self, value: Value, at: At) -> list[tuple[Value, At]]:
         op = self._inside.get(value)
