@@ -234,35 +234,31 @@ class _Rewriter:
 def _product(node: NodeProto, names: Sequence[str], bits: int, shape: tuple[int, ...]) -> NodeProto:
     """``MatMulNBits`` in the place of a ``MatMul`` whose weight ``[N, K]`` has this shape."""
     N, K = shape
-    return helper.make_node(
-        "MatMulNBits",
-        [node.input[0], *names],
-        node.output,
-        name=node.name,
-        domain=CONTRIB,
-        doc_string=node.doc_string,
-        K=K,
-        N=N,
-        bits=bits,
-        block_size=BLOCK,
-        accuracy_level=_ACCURACY,
-    )
+    sizes = {"N": N, "K": K, "accuracy_level": _ACCURACY}
+    return _in_place_of(node, "MatMulNBits", [node.input[0], *names], bits, sizes)
 
 
 def _table(node: NodeProto, names: Sequence[str], bits: int) -> NodeProto:
     """``GatherBlockQuantized`` in the place of a ``Gather``."""
     codes, scales, zeros = names
+    inputs, axes = [codes, node.input[1], scales, zeros], {"gather_axis": 0, "quantize_axis": 1}
+    return _in_place_of(node, "GatherBlockQuantized", inputs, bits, axes)
+
+
+def _in_place_of(
+    node: NodeProto, kind: str, inputs: Sequence[str], bits: int, more: Mapping[str, Any]
+) -> NodeProto:
+    """An operator of ONNX Runtime on blocks of codes, with the name and results of a node."""
     return helper.make_node(
-        "GatherBlockQuantized",
-        [codes, node.input[1], scales, zeros],
+        kind,
+        inputs,
         node.output,
         name=node.name,
         domain=CONTRIB,
         doc_string=node.doc_string,
         bits=bits,
         block_size=BLOCK,
-        gather_axis=0,
-        quantize_axis=1,
+        **more,
     )
 
 

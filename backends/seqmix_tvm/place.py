@@ -160,10 +160,6 @@ class Index:
             self._flat = self._flat()
         return self._flat
 
-    def with_axes(self, shape: tuple[Size, ...], axes: Axes) -> Index:
-        """A place in another tensor."""
-        return Index(self.sizes, shape, axes)
-
 
 @dataclass(frozen=True)
 class Place:

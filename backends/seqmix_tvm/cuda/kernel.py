@@ -7,6 +7,7 @@ scan, of the one block that steps through time.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ def ceildiv_expr(number: tvm.Expr, by: int) -> tvm.Expr:
 
 
 @dataclass
-class CudaKernel(Kernel):
+class CudaKernel(Kernel, ABC):
     """What grids and blocks have in common."""
 
     @property
@@ -62,20 +63,20 @@ class CudaKernel(Kernel):
         """A kernel of the body of this one: of the threads of its block."""
         return BlockKernel(self.writer, frame, group, fixed, serial=True, scratch=list(scratch))
 
+    @abstractmethod
     def threads_over(self, count: tvm.Expr, body: Callable[[tvm.Expr], None]) -> None:
         """``body`` for each number below ``count``, by as many threads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def warps_over(self, count: tvm.Expr, body: Callable[[tvm.Expr], None]) -> None:
         """``body`` for each number below ``count``, by a warp each."""
-        raise NotImplementedError
 
+    @abstractmethod
     def blocks_over(self, count: tvm.Expr, warps: int, body: Callable[[tvm.Expr], None]) -> None:
         """``body`` for each number below ``count``, by a block each; it may hold barriers.
 
         A kernel inside of a launch has the warps that there are.
         """
-        raise NotImplementedError
 
     def turns(self, count: int, body: Callable[[tvm.Expr], None]) -> None:
         """``body`` for each number below ``count``, by the threads of the block in turn."""
