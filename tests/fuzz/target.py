@@ -6,6 +6,7 @@ The only outcomes that are allowed are success and an error of ours, in little t
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import resource
@@ -44,14 +45,13 @@ class Target:
     """``make`` writes valid files; ``load`` reads a folder of them, as deeply as a user would.
 
     ``finish`` sees the edited files and a number: it may put right what would be refused at once,
-    such as a checksum. With ``quick`` off, it belongs to the full profile.
+    such as a checksum.
     """
 
     name: str
     make: Callable[[Path], None]
     load: Callable[[Path], Any]
     finish: Callable[[Files, int], Files] = _as_it_is
-    quick: bool = True
 
     def files(self) -> Files:
         """The valid files by name."""
@@ -105,7 +105,7 @@ def write_case(target: Target, files: Files, folder: Path = CASES) -> Path:
         for name, held in files.items()
     }
     text = json.dumps(content, indent=1) + "\n"
-    path = folder / target.name / f"{abs(hash(text)) % 10**10:010d}.json"
+    path = folder / target.name / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path

@@ -117,4 +117,4 @@ def load_with_torch(folder: Path) -> None:
 
 
 TARGET = Target("tvm", make, load, reseal)
-LOAD = Target("tvm_load", make, load_with_torch, reseal, quick=False)
+LOAD = Target("tvm_load", make, load_with_torch, reseal)
