@@ -53,12 +53,13 @@ def trial_key(module: Module, backends: Mapping[str, Backend], asked: Mapping[st
     """
     contestants = [f"{b.name} {b.version} {b.probe().devices}" for b in backends.values()]
     installed = sorted(f"{d.metadata['Name']} {d.version}" for d in distributions())
+    packages = sorted({name for b in backends.values() for name in _packages(module, b)})
     return cache.key_of(
         show(module),
         repr(sorted(asked.items())),
         *contestants,
         *installed,
-        *(_sources_of(name) for b in backends.values() for name in _packages(module, b)),
+        *map(_sources_of, packages),
         *_machine(),
     )
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from seqmix.backend import Executable
+from seqmix.bench.turns import rounds_of, timed
 
 __all__ = ["TOKENS", "Times", "measure"]
 
@@ -67,8 +66,8 @@ class _Contestant:
 
     def turn(self) -> None:
         """Read the prompt, and a token after it."""
-        self._prefills.append(_timed(lambda: self._executable(*self._prompt)))
-        self._steps.append(_timed(lambda: self._executable(*self._token, self._states)))
+        self._prefills.append(timed(lambda: self._executable(*self._prompt))())
+        self._steps.append(timed(lambda: self._executable(*self._token, self._states))())
 
     def times(self) -> Times:
         """The medians."""
@@ -97,16 +96,8 @@ def measure(
         contestants[name] = _Contestant(executable)
         attempt(name, contestants[name].warm_up)
     for turn in range(_ROUNDS):
-        for name, contestant in list(contestants.items()):
+        for name in rounds_of(contestants, turn):
+            contestant = contestants[name]
             if turn < _FEWEST or contestant.spent < _SECONDS:
                 attempt(name, contestant.turn)
     return {name: contestant.times() for name, contestant in contestants.items()}
-
-
-def _timed(work: Callable[[], Any]) -> float:
-    """Seconds of the wall clock; what a GPU was asked to do is done by then."""
-    started = time.perf_counter()
-    work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - started
