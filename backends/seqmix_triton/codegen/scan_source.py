@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from seqmix_ir.types import FLOATS, TensorType, item_bytes
 from seqmix_triton.codegen.expressions import TYPES, carried
 from seqmix_triton.codegen.group_source import header
 from seqmix_triton.codegen.lowering import identifier
+from seqmix_triton.codegen.scan_names import label_of, moves, pointers_of
 from seqmix_triton.codegen.scan_plan import ScanPlan, plan_scan
 from seqmix_triton.codegen.scan_reads import (
     NotALoopError,
@@ -76,7 +76,7 @@ class _Loop(Sums):
     def __init__(self, op: Op, plan: ScanPlan, hoist: bool) -> None:
         body = plan.body
         makers = {r: o for o in body.ops for r in o.results}
-        super().__init__(makers, _pointers(body.params, plan))
+        super().__init__(makers, pointers_of(body.params, plan))
         self._op, self._plan, self._hoist = op, plan, hoist
         self._carries = {p: i for i, p in enumerate(body.params[: plan.carries])}
         last = plan.carries + plan.sequences
@@ -105,10 +105,10 @@ class _Loop(Sums):
             self._output(number)
         stores = [self._last(i) for i in range(plan.carries)]
         pid = self._programs()
-        name = identifier(f"scan_{_label(body.ops)}")
+        name = identifier(f"scan_{label_of(body.ops)}")
         casts = [f"{n} = tl.cast({n}, OFFSET)" for n in self.sizes]
         head = [*casts, *pid, *self.head, *start, *self._before]
-        text = self._function(name, head, [*self.lines, *_moves(after)], stores)
+        text = self._function(name, head, [*self.lines, *moves(after)], stores)
         return ScanSource(
             name,
             header(name, f"{name}, a loop with its carries in registers.", text),
@@ -379,28 +379,3 @@ def _varying(ops: Sequence[Op], start: set[Value]) -> set[Value]:
         if any(v in found for v in op.operands):
             found.update(op.results)
     return found
-
-
-def _moves(after: Sequence[tuple[str, str]]) -> list[str]:
-    """Assignments of the next carries, none of which may overwrite what another reads."""
-    names = [name for name, _ in after]
-    reads = [set(re.findall(r"\w+", text)) - {name} for name, text in after]
-    if not any(read.intersection(names) for read in reads):
-        return [f"{name} = {text}" for name, text in after if name != text]
-    lines = [f"next_{name} = {text}" for name, text in after]
-    return [*lines, *(f"{name} = next_{name}" for name in names)]
-
-
-def _label(ops: Sequence[Op]) -> str:
-    quiet = {"cast", "reshape", "squeeze", "unsqueeze", "transpose", "slice", "constant", "expand"}
-    names = list(dict.fromkeys(op.name for op in ops if op.name not in quiet)) or ["copy"]
-    return "_".join(names[:6]) + ("_etc" if len(names) > 6 else "")
-
-
-def _pointers(params: Sequence[Value], plan: ScanPlan) -> dict[Value, str]:
-    names = {}
-    last = plan.carries + plan.sequences
-    for i, param in enumerate(params):
-        kind = "carry" if i < plan.carries else "sequence" if i < last else "constant"
-        names[param] = f"{identifier(param.hint)}_{i}_ptr" if param.hint else f"{kind}_{i}_ptr"
-    return names

@@ -10,33 +10,36 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from seqmix_ir.builder import Builder
 from seqmix_ir.defn import Array, OpDef, Run, op
 from seqmix_ir.dims import Size
 from seqmix_ir.errors import IRError
 from seqmix_ir.graph import Block, Module, Op, Value
-from seqmix_ir.ops.rules import normal_axes, normal_axis
+from seqmix_ir.passes.dce import dce_block
+from seqmix_ir.passes.group_body import fused_body, label_of
+from seqmix_ir.passes.group_members import (
+    COMPOSITE,
+    FOREIGN,
+    Refusal,
+    expanded,
+    possible_leads,
+    refused,
+)
 from seqmix_ir.passes.group_order import Order
-from seqmix_ir.passes.group_pull import is_layout, is_pointwise
+from seqmix_ir.passes.group_pull import is_layout
 from seqmix_ir.passes.group_trace import Trace, UnmappableError, trace
 from seqmix_ir.types import TensorType
 
 __all__ = ["Fused", "Fusion", "Grouping", "Refusal", "fused_lead", "group"]
-
-Refusal: TypeAlias = Callable[[Op], "str | None"]
-"""None when a backend can generate the op within a group, else the reason why not."""
 
 _MOST_OPS = 48
 _MOST_OPERANDS = 24
 _MOST_RESULTS = 8
 
 _COPIES = frozenset({"concat", "gather", "gather_elements", "pad"})
-_FOREIGN = "it is no op of single elements or of rows"
-_COMPOSITE = {"softmax": "direct", "rms_norm": "direct", "layer_norm": "direct"}
 
 
 @op
@@ -123,9 +126,9 @@ class _Groups:
             for value in reader.operands:
                 if value is not None:
                     self._readers.setdefault(value, []).append(reader)
-        self._refused = {o: _refused(o, refuse) for o in block.ops}
+        self._refused = {o: refused(o, refuse) for o in block.ops}
         self._order = Order(self._solid_inputs(o) for o in block.ops)
-        self._expanded = {o: _expanded(o) for o in block.ops if o.name in _COMPOSITE}
+        self._expanded = {o: expanded(o) for o in block.ops if o.name in COMPOSITE}
         self._group_of: dict[Op, _Group] = {}
         self._why: dict[Op, str] = {}
 
@@ -172,7 +175,7 @@ class _Groups:
     def _place_op(self, this: Op) -> None:
         """Join the op with the groups that it reads, the latest first."""
         try:
-            own = self._checked((this,), _leads(this))
+            own = self._checked((this,), possible_leads(this))
         except UnmappableError as error:
             self._why[this] = str(error)
             return
@@ -190,7 +193,7 @@ class _Groups:
             self._note(first, second, "what lies between it and its neighbour is in no group")
             return
         ops = tuple(sorted((*first.ops, *second.ops), key=self._place.__getitem__))
-        leads = dict.fromkeys([first.lead, second.lead, *_leads(second.ops[0])])
+        leads = dict.fromkeys([first.lead, second.lead, *possible_leads(second.ops[0])])
         try:
             joined = self._checked(ops, tuple(leads))
         except UnmappableError as error:
@@ -261,7 +264,7 @@ class _Groups:
             found, reason = self._group_of.get(this), self._refused[this]
             if reason is None and (found is None or not found.is_worth()):
                 reason = self._why.get(this, "nothing next to it can be computed with it")
-            if reason and reason != _FOREIGN:
+            if reason and reason != FOREIGN:
                 self._record.left[f"{this.name}: {reason}"] += 1
 
     def _emit(self) -> Block:
@@ -286,7 +289,7 @@ class _Groups:
             if key not in done:
                 done.add(key)
                 b.append(self._fused(found) if found is not None and grouped else this)
-        return _without_dead(b.block(self._block.params, self._block.results))
+        return dce_block(b.block(self._block.params, self._block.results))
 
     def _key(self, this: Op) -> int:
         found = self._group_of.get(this)
@@ -302,8 +305,8 @@ class _Groups:
         outputs = self._outputs(found.ops)
         leaves = tuple(found.trace.leaves)
         params = {v: Value(v.type, self._hint(v)) for v in leaves}
-        body = _body(made, outputs, params)
-        label = _label(found.ops)
+        body = fused_body(made, outputs, params)
+        label = label_of(found.ops)
         loc = found.ops[0].loc
         repeated = tuple(f"{o.name} x{n}" for o, n in found.trace.repeated.items())
         names = tuple(o.name for o in found.ops)
@@ -319,85 +322,3 @@ class _Groups:
             name = str(maker.defn.attributes()["key"])
         words = [word for word in name.split(".") if word and not word.isdigit()]
         return "_".join(words[-2:]) or ("" if maker is None else maker.name)
-
-
-@dataclass(frozen=True)
-class _Expanded:
-    """A composite op in simpler ops, the last of which is ``maker``."""
-
-    ops: tuple[Op, ...]
-    maker: Op
-
-
-def _expanded(this: Op) -> _Expanded:
-    b = Builder(this.loc.inside(f"{this.name}.{_COMPOSITE[this.name]}"))
-    (result,) = this.defn.decompositions()[_COMPOSITE[this.name]](b, this)
-    maker = next(o for o in b.ops if result in o.results)
-    # The same op under the name of the composite one's result, so that readers find it.
-    last = Op(maker.defn, maker.operands, this.results, maker.body, maker.loc)
-    return _Expanded(tuple(last if o is maker else o for o in b.ops), last)
-
-
-def _refused(this: Op, refuse: Refusal) -> str | None:
-    """Why an op belongs in no group; None when it may."""
-    if is_layout(this):
-        return refuse(this)
-    if this.name in _COMPOSITE:
-        axis = this.defn.attributes().get("axis", -1)
-        x = this.operands[0]
-        if x is None or normal_axis(axis, x.type.rank) != x.type.rank - 1:
-            return "it is not along the last axis"
-        return refuse(this)
-    if this.name == "reduce":
-        (x,) = this.values
-        if normal_axes(this.defn.attributes()["axes"], x.type.rank) != (x.type.rank - 1,):
-            return "it does not reduce the last axis alone"
-        return refuse(this)
-    return refuse(this) if is_pointwise(this) else _FOREIGN
-
-
-def _leads(this: Op) -> tuple[tuple[Size, ...], ...]:
-    """The rows that an op may run over, the likeliest first."""
-    shape = this.results[0].type.shape
-    if this.name == "reduce":
-        return (this.values[0].type.shape[:-1],)
-    return (shape[:-1], shape)
-
-
-def _body(inside: dict[Value, Op], outputs: Sequence[Value], params: dict[Value, Value]) -> Block:
-    """The ops that the outputs need, on parameters in place of what is read."""
-    env: dict[Value, Value] = dict(params)
-    b = Builder()
-    waiting = list(reversed(outputs))
-    while waiting:
-        value = waiting[-1]
-        if value in env:
-            waiting.pop()
-            continue
-        this = inside[value]
-        missing = [v for v in this.operands if v is not None and v not in env]
-        if missing:
-            waiting += reversed(missing)
-            continue
-        waiting.pop()
-        results = tuple(Value(r.type) for r in this.results)
-        operands = tuple(None if v is None else env[v] for v in this.operands)
-        b.append(Op(this.defn, operands, results, None, this.loc))
-        env.update(zip(this.results, results, strict=True))
-    return b.block(tuple(params.values()), tuple(env[v] for v in outputs))
-
-
-def _label(ops: Sequence[Op]) -> str:
-    """A name made of the ops that say most."""
-    names = [o.name for o in ops if o.name not in ("cast", "clip_gradient")] or ["cast"]
-    kept = list(dict.fromkeys(names))
-    return "_".join(kept[:5]) + ("_etc" if len(kept) > 5 else "")
-
-
-def _without_dead(block: Block) -> Block:
-    live, kept = set(block.results), []
-    for this in reversed(block.ops):
-        if not live.isdisjoint(this.results):
-            kept.append(this)
-            live.update(v for v in this.operands if v is not None)
-    return Block(block.params, tuple(reversed(kept)), block.results)
