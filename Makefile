@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EVERYTHING := $(VENV)/.everything
 PAGES := $(VENV)/.docs
-EXTRAS ?= onnxruntime,checkpoints,train,plots,dev
+EXTRAS ?= onnxruntime,checkpoints,train,plots,triton,dev
 export OMP_WAIT_POLICY ?= passive
 WORKERS ?= 2
 
