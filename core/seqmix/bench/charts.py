@@ -167,7 +167,7 @@ def _line(one: Series, x_axis: _Log, y_axis: _Log | _Linear) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 22 else f"{name[:21]}…"
+    return name if len(name) <= 18 else f"{name[:17]}…"
 
 
 def _svg(height: int, label: str, content: str) -> str:
