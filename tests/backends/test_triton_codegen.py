@@ -55,7 +55,7 @@ def check(
     return generated
 
 
-@pytest.mark.parametrize("seed", [3, 8])
+@pytest.mark.parametrize("seed", [3, 8, 100001])
 def test_a_few_drawn_graphs(seed: int) -> None:
     module, weights = primitives.draw(seed)
     graph = module.graphs[0]

@@ -251,10 +251,22 @@ class _Groups:
             return True
         for reader in self._readers.get(value, ()):
             if reader in members:
-                continue
-            if not self._absorbed(reader) or self._escapes(reader.results[0], members):
+                if self._is_looked_through(reader, members):
+                    return True
+            elif not self._absorbed(reader) or self._escapes(reader.results[0], members):
                 return True
         return False
+
+    def _is_looked_through(self, this: Op, members: set[Op]) -> bool:
+        """Whether another group may read through an index map that a member writes as a copy."""
+        if not self._absorbed(this):
+            return False
+        return any(
+            self._refused[reader] is None
+            and (not self._absorbed(reader) or self._is_looked_through(reader, members))
+            for reader in self._readers.get(this.results[0], ())
+            if reader not in members
+        )
 
     def _explain(self) -> None:
         """Count why ops are not in a group."""
