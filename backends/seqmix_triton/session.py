@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from seqmix.backend import Executable, Program, Report, Steps
-from seqmix.interface import check_inputs, write_manifest, write_module
+from seqmix.interface import MANIFEST, check_inputs, write_manifest, write_module
 from seqmix.model import initial_states
 from seqmix.storage import write_model
+from seqmix.whole_folder import whole_folder
 from seqmix_ir.binding import bind_dims
 from seqmix_ir.graph import Module
 from seqmix_triton.codegen.generated import Generated
@@ -76,9 +77,10 @@ class TritonExecutable(Executable):
 
     def save(self, directory: Path | str) -> None:
         """Write the module as text, the configuration and the weights."""
-        write_manifest(directory, self.report)
-        write_module(directory, self.module)
-        write_model(directory, self.config, self._program.weights)
+        with whole_folder(directory, MANIFEST) as folder:
+            write_model(folder, self.config, self._program.weights)
+            write_module(folder, self.module)
+            write_manifest(folder, self.report)
 
 
 class _Owned:

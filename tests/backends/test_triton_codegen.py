@@ -117,6 +117,18 @@ def test_indices_out_of_range_read_nothing() -> None:
     assert not found[0, 2].any()
 
 
+def test_one_row_of_a_batch_whose_size_is_not_known() -> None:
+    def write(b: Builder, x: Value, y: Value) -> tuple[Value, ...]:
+        first = b(ops.Slice(0, 0, 1), x)
+        return (b(ops.Neg(), b(ops.Concat(1), first, b(ops.Exp(), y))),)
+
+    types = [TensorType("f32", (B, S)), TensorType("f32", (1, 3))]
+    rng = np.random.default_rng(0)
+    given = {"x": rng.standard_normal((2, 5)), "y": rng.standard_normal((1, 3))}
+    module = group_module.of(types, write, "x y")
+    check(module, {}, {name: array.astype("f4") for name, array in given.items()}, tile=8)
+
+
 def test_what_was_compiled_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEQMIX_CACHE_DIR", str(tmp_path))
     module, _ = GOLDEN_GROUPS["residual_norm"]()

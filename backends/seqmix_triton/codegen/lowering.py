@@ -207,7 +207,9 @@ class Lowering(ABC):
     def mask(self, axes: Sequence[TileAxis], tests: Sequence[Tile] = ()) -> str:
         """What of a tile is inside and passes the tests; empty where all is."""
         own = [Tile(axis.mask, (axis,)) for axis in axes if axis.mask]
-        return " & ".join(aligned(test, axes) for test in (*own, *tests))
+        text = " & ".join(aligned(test, axes) for test in (*own, *tests))
+        # The interpreter joins a test of sizes alone and a tile to one of int32: no mask for it.
+        return f"(({text}) != 0)" if axes and any(not test.axes for test in tests) else text
 
     def _made(self, value: Value, at: At) -> Tile:
         if (tile := self.held(value, at)) is not None:
