@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 CASE_COLUMNS = (
-    "contestant", "tokens/s", "ms", "spread", "time to the first", "of products", "of memory",
+    "contestant", "tokens/s", "ms", "spread", "of the first", "of products", "of memory",
     "peak MiB", "logits differ",
 )  # fmt: skip
 """Milliseconds are per prompt, or per token that is decoded."""
@@ -95,6 +95,7 @@ def notes(result: Result) -> list[str]:
     flops = ranged([rate / 1e9 for rate, _ in rates])
     read = ranged([rate / 1e9 for _, rate in rates])
     return [
+        "of the first: the time by that of the first row; less than 1 is faster.",
         f"of products: the multiply-adds that the model needs at least, by the rate of a large "
         f"product in the same rounds ({flops} GFLOP/s, the fastest at hand: {multiplier}).",
         f"of memory: the bytes of weights and state that must be read at least, by the rate at "
