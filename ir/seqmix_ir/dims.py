@@ -39,6 +39,11 @@ Monomial: TypeAlias = tuple[Atom, ...]
 
 _LITERALS = ("true", "false", "inf", "nan")
 
+_TERMS = 1024
+_FACTORS = 256
+"""Of a size, and names in a term of it: sizes of models have about ten, and products of polynomials
+grow without end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
@@ -62,8 +67,11 @@ class Dim:
 
     def __mul__(self, other: Size) -> Size:
         product: Counter[Monomial] = Counter()
+        factors = _terms(other)
+        if len(self.terms) * len(factors) > 4 * _TERMS:
+            raise _too_large()
         for left, a in self.terms:
-            for right, b in _terms(other).items():
+            for right, b in factors.items():
                 product[_sorted(left + right)] += a * b
         return _collect(product)
 
@@ -166,6 +174,8 @@ def _terms(size: Size) -> Counter[Monomial]:
 
 
 def _sorted(monomial: Monomial) -> Monomial:
+    if len(monomial) > _FACTORS:
+        raise _too_large()
     return tuple(sorted(monomial, key=str))
 
 
@@ -177,7 +187,16 @@ def _collect(*parts: Counter[Monomial]) -> Size:
     kept = {m: c for m, c in total.items() if c}
     if set(kept) <= {()}:
         return kept.get((), 0)
+    if len(kept) > _TERMS:
+        raise _too_large()
     return Dim(tuple(sorted(kept.items(), key=_order)))
+
+
+def _too_large() -> IRError:
+    return IRError(
+        f"a size has more than {_TERMS} terms or {_FACTORS} factors, which is too large to be "
+        "meant; give a part of it a name of its own"
+    )
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
@@ -292,16 +311,14 @@ def _same_kind(kind: OpaqueKind, size: Size) -> Iterator[Size]:
 
 def _drop_offsets(pick: object, sizes: list[Dim]) -> list[Dim]:
     """Of sizes that differ by a number only (``S`` and ``S + 1``), keep the one that wins."""
-    kept: list[Dim] = []
+    kept: dict[frozenset[tuple[Monomial, int]], Dim] = {}
     for size in sizes:
-        for i, other in enumerate(kept):
-            gap = size - other
-            if isinstance(gap, int):
-                kept[i] = size if (gap < 0) == (pick is min) else other
-                break
-        else:
-            kept.append(size)
-    return kept
+        named = frozenset(term for term in size.terms if term[0])
+        other = kept.setdefault(named, size)
+        gap = _terms(size)[()] - _terms(other)[()]
+        if gap and (gap < 0) == (pick is min):
+            kept[named] = size
+    return list(kept.values())
 
 
 def _atoms(size: Size) -> Iterator[Atom]:

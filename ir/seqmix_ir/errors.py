@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import islice
 
 __all__ = ["IRError", "did_you_mean"]
+
+
+_LONGEST = 100
+_MOST = 1000
+"""Letters of a name and number of names that are compared: it takes the product of both lengths."""
 
 
 class IRError(Exception):
@@ -14,5 +20,8 @@ class IRError(Exception):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'a' or 'b'?`` for names near ``name``, or the empty string."""
-    near = get_close_matches(name, list(known), n=2)
+    if len(name) > _LONGEST:
+        return ""
+    compared = [other for other in islice(known, _MOST) if len(other) <= _LONGEST]
+    near = get_close_matches(name, compared, n=2)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -12,6 +12,7 @@ __all__ = [
     "DTYPES",
     "FLOATS",
     "INTEGERS",
+    "MOST_AXES",
     "DType",
     "Loc",
     "TensorType",
@@ -23,6 +24,8 @@ DType: TypeAlias = Literal["f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8"
 DTYPES: tuple[DType, ...] = get_args(DType)
 FLOATS: frozenset[str] = frozenset({"f64", "f32", "f16", "bf16"})
 INTEGERS: frozenset[str] = frozenset({"i64", "i32", "i8", "u8"})
+MOST_AXES = 64
+"""Of a tensor that is read from a file: numpy and torch know no more."""
 _BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 
 
@@ -62,7 +65,11 @@ class Loc:
         return Loc(step, self)
 
     def __str__(self) -> str:
-        return self.text if self.parent is None else f"{self.text}, from {self.parent}"
+        steps, parent = [self.text], self.parent
+        while parent is not None:
+            steps.append(parent.text)
+            parent = parent.parent
+        return ", from ".join(steps)
 
 
 def check_dtype(name: str) -> DType:

@@ -50,6 +50,7 @@ class _Checker:
         self._defined: set[Value] = set()
         self._checked: set[Block] = set()
         self._around: list[set[Value]] = []
+        self._noted: set[tuple[Op | None, str]] = set()
 
     @property
     def count(self) -> int:
@@ -188,9 +189,11 @@ class _Checker:
     def _note(self, op: Op | None, text: str) -> None:
         if op is not None and op.loc != UNKNOWN:
             text = f"{op.loc}: {text}"
+        if (op, text) in self._noted:
+            return
+        self._noted.add((op, text))
         notes = self.general if op is None else self.notes.setdefault(op, [])
-        if text not in notes:
-            notes.append(text)
+        notes.append(text)
 
 
 def _bounds(info: DimInfo) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from seqmix_ir.dims import Dim
 from seqmix_ir.errors import IRError
 from seqmix_ir.text.literal import show_literal
-from seqmix_ir.types import TensorType
+from seqmix_ir.types import MOST_AXES, TensorType
 
 __all__ = ["fit_attribute"]
 
@@ -30,6 +30,10 @@ def fit_attribute(key: str, value: object, declared: object) -> object:
         if not isinstance(value, tuple):
             raise _misfit(key, value, name)
         item = name.removeprefix("tuple[").removesuffix(", ...]")
+        if item in ("Size", "int") and len(value) > MOST_AXES:
+            raise IRError(
+                f"attribute '{key}' is about {len(value)} axes, expected at most {MOST_AXES}"
+            )
         return tuple(fit_attribute(key, v, item) for v in value)
     if (wanted := _TYPES.get(name)) is None:
         return value

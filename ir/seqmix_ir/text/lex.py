@@ -12,6 +12,8 @@ from seqmix_ir.errors import IRError
 __all__ = ["WORD", "Source", "Token", "quoted", "tokenize", "unquoted"]
 
 _WIDTH = 100
+_LONGEST = 2000
+"""Letters of a message: it may quote a name of the text, however long that is."""
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _TOKEN = re.compile(
@@ -44,6 +46,8 @@ class Source:
 
     def error(self, message: str, at: int) -> IRError:
         """The error ``file:line:column: message`` with the line and a caret under the place."""
+        if len(message) > _LONGEST:
+            message = f"{message[:_LONGEST]}..."
         start = self.text.rfind("\n", 0, at) + 1
         column = at - start
         shown, place = _clipped(self.text[start:].split("\n", 1)[0].rstrip(), column)
@@ -85,9 +89,13 @@ def unquoted(source: Source, token: Token, prefix: str = "") -> str:
     if not text.startswith('"'):
         return text
     try:
-        return str(json.loads(text))
+        found = str(json.loads(text))
     except json.JSONDecodeError as error:
         raise source.error(f"not a valid string: {error.msg}", token.at) from error
+    if any("\ud800" <= letter <= "\udfff" for letter in found):
+        # Python cannot write it to any file or terminal.
+        raise source.error("not a valid string: half of a surrogate pair", token.at)
+    return found
 
 
 def tokenize(source: Source) -> list[Token]:

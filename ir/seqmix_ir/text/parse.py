@@ -21,6 +21,9 @@ __all__ = ["parse"]
 
 Scope = dict[str, Value]
 
+_LOCATIONS = 256
+"""Steps from an op to where it came from: decompositions are some ten deep."""
+
 
 def parse(text: str, table: OpTable | None = None, file: str = "<text>") -> Module:
     """The module that ``text`` spells; it is not verified.
@@ -76,7 +79,7 @@ class _Parser:
         token = r.take_kind("word", "an op name")
         known = self._lookup(token).version
         mark = r.take_kind("name", "@ and a version")
-        if not mark.text[1:].isdigit():
+        if not mark.text[1:].isdigit() or len(mark.text) > 10:
             r.fail("expected a version number", mark)
         if int(mark.text[1:]) > known:
             r.fail(
@@ -254,6 +257,8 @@ class _Parser:
         while r.take_if("from"):
             steps.append(r.string())
         r.take(")")
+        if len(steps) > _LOCATIONS:
+            r.fail(f"a location has at most {_LOCATIONS} steps, found {len(steps)}")
         loc: Loc | None = None
         for text in reversed(steps):
             loc = Loc(text, loc)

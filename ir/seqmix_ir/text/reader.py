@@ -8,14 +8,14 @@ from typing import NoReturn, TypeVar
 from seqmix_ir.dims import Dim, Size, ceildiv, dim, floordiv, isqrt, maximum_size, minimum_size
 from seqmix_ir.errors import IRError, did_you_mean
 from seqmix_ir.text.lex import Source, Token, tokenize, unquoted
-from seqmix_ir.types import TensorType, check_dtype
+from seqmix_ir.types import MOST_AXES, TensorType, check_dtype
 
 __all__ = ["Reader"]
 
 T = TypeVar("T")
 
 _DEEPEST = 64
-_LONGEST = 512
+_LONGEST = 256
 """Bounds of what is read (nesting, tokens of a size, its terms): no text takes long to refuse."""
 _TERMS = 256
 _LARGEST = 2**63
@@ -159,8 +159,12 @@ class Reader:
         """A tensor type such as ``f32[B, 3]``."""
         token = self.take_kind("word", "a dtype")
         dtype = self.checked(lambda: check_dtype(token.text), token)
+        start = self.token
         self.take("[")
-        return TensorType(dtype, tuple(self.listed(self.size, "]")))
+        shape = self.listed(self.size, "]")
+        if len(shape) > MOST_AXES:
+            self.fail(f"a tensor has at most {MOST_AXES} axes, found {len(shape)}", start)
+        return TensorType(dtype, tuple(shape))
 
     def literal(self) -> object:
         """An attribute value."""
