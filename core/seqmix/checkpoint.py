@@ -6,7 +6,6 @@ Readers are plugins of kind ``checkpoints``; :func:`resolve` asks each whether a
 from __future__ import annotations
 
 import dataclasses
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ import torch
 from seqmix import registry
 from seqmix.config import ModelConfig, read_config
 from seqmix.errors import CheckpointError, ConfigError, PluginError, did_you_mean
+from seqmix.inside import file_inside
+from seqmix.reading import UnreadableError, read_json
 from seqmix.storage import CONFIG_FILE, is_saved, read_saved
 from seqmix.weights import Weights
 
@@ -157,11 +158,6 @@ def _read_own(path: Path) -> Checkpoint:
         config, weights = read_saved(path)
     except ConfigError as error:
         raise CheckpointError(f"{error}; correct {CONFIG_FILE} or save the model again") from error
-    except (RecursionError, ValueError) as error:
-        # JSON that is well-formed but too deep, or has numbers too long for Python.
-        raise CheckpointError(
-            f"{path / CONFIG_FILE}: is no usable JSON: {error}; save the model again"
-        ) from error
     return Checkpoint(config, weights, source=str(path))
 
 
@@ -190,8 +186,8 @@ def _is_foreign_config(path: Path) -> bool:
 def _json(path: Path) -> dict[str, object] | None:
     """The object that a file holds; None where that is not what it holds."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        data = read_json(file_inside(path.parent, path.name))
+    except UnreadableError:
         return None
     return data if isinstance(data, dict) else None
 
@@ -199,7 +195,7 @@ def _json(path: Path) -> dict[str, object] | None:
 def _unknown(text: str, path: Path, tried: list[str]) -> str:
     if path.is_dir():
         inside = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
-        found = f"the directory holds {inside}"
+        found = f"the directory holds {inside}{_leading_out(path)}"
     else:
         found = "the file is of no known format" if path.exists() else "there is no such path"
     near = [*registry.names("checkpoints")]
@@ -208,3 +204,11 @@ def _unknown(text: str, path: Path, tried: list[str]) -> str:
     elif path.parent.is_dir():
         near += [str(path.parent / p.name) for p in sorted(path.parent.iterdir())[:1000]]
     return f"'{text}' is no checkpoint{did_you_mean(text, near)}: {found}; tried {'; '.join(tried)}"
+
+
+def _leading_out(folder: Path) -> str:
+    try:
+        file_inside(folder, CONFIG_FILE)
+    except UnreadableError as error:
+        return f"; {CONFIG_FILE} {error}"
+    return ""

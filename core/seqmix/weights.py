@@ -27,7 +27,8 @@ class Weights:
 
     A loader is called at each access and may have an attribute ``identity``, a string that changes
     whenever the bytes may have changed (path, size and time of a file, name of the tensor). When
-    all loaders have one, the digest is read from the cache instead of from the bytes.
+    all loaders have one, the digest is read from the cache instead of from the bytes. An attribute
+    ``shape`` saves reading a tensor for its shape alone.
     """
 
     def __init__(self, loaders: Mapping[str, Loader]) -> None:
@@ -64,6 +65,11 @@ class Weights:
     def torch(self, name: str) -> Tensor:
         """The tensor called ``name``; it shares memory with the array where that is writable."""
         return to_torch(self.numpy(name))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of the array called ``name``; nothing is read where its loader knows it."""
+        known = getattr(self._loaders.get(name), "shape", None)
+        return tuple(self.numpy(name).shape if known is None else known)
 
     def select(self, names: Iterable[str]) -> Weights:
         """Some of the weights; CheckpointError when one is not there."""
@@ -115,6 +121,7 @@ class _Held:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
+        self.shape = tuple(tensor.shape)
 
     def __call__(self) -> NDArray[Any]:
         return to_numpy(self.tensor)

@@ -8,12 +8,14 @@ Radford et al. 2019, section 2.2). Every text can be encoded, and comes back as 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seqmix.errors import CheckpointError, ConfigError
+from seqmix.errors import ConfigError
 from seqmix.training.trained_tokenizer import TokenizerTrainer
 from seqmix_checkpoints.chat import INSTALL
+from seqmix_checkpoints.foreign_tokenizer import read_tokenizer
 from seqmix_checkpoints.tokenizer import TextTokenizer
 
 __all__ = ["BytePairs"]
@@ -61,16 +63,8 @@ class BytePairs(TokenizerTrainer):
 
     def load(self, path: Path) -> TextTokenizer:
         """The tokenizer of a file; CheckpointError when it is damaged."""
-
-        def build() -> Any:
-            try:
-                return _library().Tokenizer.from_file(str(path))
-            except Exception as error:
-                raise CheckpointError(
-                    f"{path}: is no usable tokenizer: {error}; remove it, and it is trained anew"
-                ) from error
-
-        return TextTokenizer(build)
+        remedy = "remove it, and it is trained anew"
+        return TextTokenizer(partial(read_tokenizer, path, remedy))
 
 
 def _library() -> Any:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from seqmix.errors import CheckpointError
 
 __all__ = ["INSTALL", "render_chat"]
 
 INSTALL = "pip install 'seqmix[checkpoints]'"
+LIMIT = 20_000_000
+"""Characters of a prompt: some five million tokens."""
+SHOWN = 500
 
 
 def render_chat(
@@ -20,56 +20,34 @@ def render_chat(
     """The prompt of ``messages``, up to where the answer begins.
 
     A template is part of a file that anyone may have written: it sees the messages and the special
-    tokens, can change nothing, and whatever it raises is a CheckpointError.
+    tokens, can change nothing, ends after an amount of work, and whatever it raises is a
+    CheckpointError.
     """
-    environment = _environment()
     try:
-        text: str = environment.from_string(template).render(
-            messages=[dict(m) for m in messages], add_generation_prompt=True, **specials
+        from seqmix_checkpoints.chat_sandbox import ChatSandbox
+    except ImportError as error:
+        raise CheckpointError(f"chat templates need the package jinja2; {INSTALL}") from error
+    try:
+        parts = (
+            ChatSandbox()
+            .compiled(template)
+            .generate(messages=[dict(m) for m in messages], add_generation_prompt=True, **specials)
         )
+        text = _together(parts)
     except Exception as error:
         raise CheckpointError(
-            f"the chat template refuses these messages: {type(error).__name__}: {error}"
+            f"the chat template refuses these messages: {type(error).__name__}: "
+            f"{str(error)[:SHOWN]}"
         ) from error
     return text
 
 
-def _environment() -> Any:
-    """The names that templates written for transformers expect."""
-    try:
-        import jinja2
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise CheckpointError(f"chat templates need the package jinja2; {INSTALL}") from error
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = _strftime_now
-    environment.filters["tojson"] = _to_json
-    return environment
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON; jinja2's own filter is for HTML, sorts keys and escapes ``<``."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
+def _together(parts: Iterable[str]) -> str:
+    """The parts as one text; ValueError when they are longer than a prompt can be."""
+    found, length = [], 0
+    for part in parts:
+        length += len(part)
+        if length > LIMIT:
+            raise ValueError(f"the prompt is longer than {LIMIT} characters")
+        found.append(part)
+    return "".join(found)

@@ -10,10 +10,13 @@ from typing import Any
 import torch
 
 from seqmix import registry
-from seqmix.config import BlockConfig, Kind, ModelConfig, NormConfig, Step, build_config
+from seqmix.config import BlockConfig, Kind, ModelConfig, Step, build_config
 from seqmix.errors import CheckpointError, ConfigError
 
-__all__ = ["DecoderSizes", "decoder_config", "expected_shapes", "validated"]
+__all__ = ["LAYERS", "DecoderSizes", "decoder_config", "expected_shapes", "validated"]
+
+LAYERS = 2000
+"""The deepest models have some two hundred; the shapes of a layer take a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +59,23 @@ def decoder_config(sizes: DecoderSizes) -> ModelConfig:
         BlockConfig(repeat=len(list(layers)), steps=_layer(sizes, window))
         for window, layers in groupby(sizes.windows)
     ]
-    return ModelConfig.model_validate(
+    return build_config(
+        ModelConfig,
         {
             "name": sizes.name,
             "vocab_size": sizes.vocab_size,
             "width": sizes.width,
             "context_length": sizes.context_length,
             "blocks": blocks,
-            "norm": NormConfig.model_validate({"kind": sizes.norm, "eps": sizes.eps}),
+            "norm": {"kind": sizes.norm, "eps": sizes.eps},
             "position": sizes.position,
             "head_dim": sizes.head_dim,
             "tie_embeddings": sizes.tied,
             "dtype": sizes.dtype,
             "bos": sizes.bos,
             "eos": list(sizes.eos),
-        }
+        },
+        f"model '{sizes.name}'",
     )
 
 
@@ -96,7 +101,7 @@ def expected_shapes(config: ModelConfig, where: Path) -> dict[str, tuple[int, ..
     try:
         with torch.device("meta"):
             model = Model(config.model_copy(update={"position": None}))
-    except (RuntimeError, TypeError, OverflowError) as error:
+    except (ConfigError, RuntimeError, TypeError, OverflowError) as error:
         raise CheckpointError(
             f"{where}: no weights can have these sizes: {str(error).splitlines()[0]}"
         ) from error

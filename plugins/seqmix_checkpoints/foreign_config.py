@@ -10,7 +10,7 @@ from seqmix.errors import CheckpointError, did_you_mean
 from seqmix_checkpoints.decoder import DecoderSizes, validated
 from seqmix_checkpoints.layouts import FAMILIES, GPT_NEOX, LLAMA, MISTRAL, QWEN2, QWEN3, Family
 from seqmix_checkpoints.rope import read_rope
-from seqmix_checkpoints.settings import Settings
+from seqmix_checkpoints.settings import Settings, shown
 
 __all__ = ["config_of", "family_of"]
 
@@ -55,8 +55,8 @@ def family_of(data: Mapping[str, Any], where: str) -> Family:
         if f"{family.model}ForCausalLM" in architectures:
             return family
     raise CheckpointError(
-        f"{where}: model type {kind!r} is not supported{did_you_mean(str(kind), FAMILIES)}; "
-        f"supported: {', '.join(FAMILIES)}"
+        f"{where}: model type {shown(kind)} is not supported"
+        f"{did_you_mean(str(kind)[:80], FAMILIES)}; supported: {', '.join(FAMILIES)}"
     )
 
 
@@ -196,7 +196,8 @@ def _qwen_kinds(settings: Settings, layers: int) -> list[str]:
     first = settings.data.get("max_window_layers")
     if type(first) is not int or first < 0:
         raise CheckpointError(
-            f"{settings.where}: max_window_layers should be a number of layers, found {first!r}"
+            f"{settings.where}: max_window_layers should be a number of layers, "
+            f"found {shown(first)}"
         )
     return [SLIDING if i >= first else FULL for i in range(layers)]
 
@@ -206,6 +207,6 @@ def _dtype(settings: Settings) -> str:
     dtype = str(data.get("dtype") or data.get("torch_dtype") or "float32").removeprefix("torch.")
     if dtype not in DTYPES:
         raise CheckpointError(
-            f"{settings.where}: dtype should be one of {', '.join(DTYPES)}, found {dtype!r}"
+            f"{settings.where}: dtype should be one of {', '.join(DTYPES)}, found {shown(dtype)}"
         )
     return DTYPES[dtype]

@@ -10,7 +10,7 @@ import numpy as np
 
 from seqmix.config import Kind, ModelConfig
 from seqmix.errors import CheckpointError, did_you_mean
-from seqmix_checkpoints.decoder import DecoderSizes, validated
+from seqmix_checkpoints.decoder import LAYERS, DecoderSizes, validated
 from seqmix_checkpoints.gguf_header import GGUFHeader
 from seqmix_checkpoints.layouts import LLAMA, QWEN2, QWEN3, Family
 
@@ -119,10 +119,11 @@ def config_of(
 
 def _layer_count(header: GGUFHeader, meta: Metadata) -> int:
     layers = meta.integer("{a}.block_count")
-    if layers > len(header.tensors):
+    if layers > min(len(header.tensors), LAYERS):
         raise CheckpointError(
             f"{header.path}: {meta.key('{a}.block_count')} is {layers}, found "
-            f"{len(header.tensors)} tensors; the file is damaged, fetch it again"
+            f"{len(header.tensors)} tensors, and a model has at most {LAYERS} layers; the file is "
+            "damaged, fetch it again"
         )
     return layers
 

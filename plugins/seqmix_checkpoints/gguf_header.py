@@ -22,6 +22,10 @@ VERSIONS = (2, 3)
 SCALARS = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?", None, None, "Q", "q", "d")))
 STRING, ARRAY = 8, 9
 MAX_RANK = 4
+HEADER_LIMIT = 128 << 20
+"""Bytes: vocabularies of 260,000 tokens and their merges take some 15 MB."""
+ENTRIES = 4 << 20
+"""Of an array of metadata; merges, the longest, are some 600,000."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ class _Cursor:
     def array(self, where: str) -> list[Any]:
         """A metadata array; nested ones are not in use."""
         kind, count = self.number("I", where), self.number("Q", where)
+        if count > ENTRIES:
+            self.fail(where, f"expected at most {ENTRIES} entries, found {count}")
         if kind == STRING:
             self.require(8 * count, where)
             return [self.string(where) for _ in range(count)]
@@ -135,6 +141,8 @@ class _Cursor:
     def take(self, count: int, where: str) -> bytes:
         """The next bytes."""
         self.require(count, where)
+        if self.at + count > HEADER_LIMIT:
+            self.fail(where, f"the header should have at most {HEADER_LIMIT} bytes")
         data: bytes = self.file.read(count)
         if len(data) != count:
             self.fail(where, "ends early; the file changed while it was read")
@@ -152,4 +160,4 @@ class _Cursor:
 
     def fail(self, where: str, what: str) -> NoReturn:
         """Raise the error."""
-        raise CheckpointError(f"{self.path}: {where}: {what}")
+        raise CheckpointError(f"{self.path}: {where[:300]}: {what}")

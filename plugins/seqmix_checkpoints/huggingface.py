@@ -10,7 +10,7 @@ from seqmix.checkpoint import Checkpoint, CheckpointReader
 from seqmix.config import ModelConfig
 from seqmix.errors import CheckpointError
 from seqmix.weights import Weights
-from seqmix_checkpoints.decoder import expected_shapes
+from seqmix_checkpoints.decoder import LAYERS, expected_shapes
 from seqmix_checkpoints.foreign_config import config_of, family_of
 from seqmix_checkpoints.fused import split_fused
 from seqmix_checkpoints.layouts import Family
@@ -51,10 +51,11 @@ class HuggingFaceReader(CheckpointReader):
         family = family_of(data, where)
         tensors = read_directory(folder, family.buffers)
         layers = Settings(data, where).integer("num_hidden_layers")
-        if layers > len(tensors):
+        if layers > min(len(tensors), LAYERS):
             raise CheckpointError(
                 f"{where}: num_hidden_layers is {layers}, the weights have {len(tensors)} tensors "
-                "in all; configuration and weights are of different models"
+                f"in all, and a model at most {LAYERS} layers; configuration and weights are of "
+                "different models"
             )
         config = config_of(data, family, folder.resolve().name, where, _generation_eos(folder))
         weights = _weights(folder, tensors, family, config)

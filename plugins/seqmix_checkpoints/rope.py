@@ -9,7 +9,7 @@ from typing import Any
 from seqmix.config import Kind
 from seqmix.errors import CheckpointError, did_you_mean
 from seqmix_checkpoints.rope_types import KEYS, ORIGINAL, TYPES, RopeType
-from seqmix_checkpoints.settings import number
+from seqmix_checkpoints.settings import number, shown
 
 __all__ = ["read_rope"]
 
@@ -71,12 +71,13 @@ def _settings(data: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         if not isinstance(rope, Mapping):
             raise CheckpointError(
                 f"{where}: {name} should be an object with rope_type and its options, "
-                f"found {rope!r}"
+                f"found {shown(rope)}"
             )
     if len(given) == 2 and given["rope_parameters"] != given["rope_scaling"]:
         raise CheckpointError(
             f"{where}: rope_parameters and rope_scaling mean the same but differ, "
-            f"found {given['rope_parameters']!r} and {given['rope_scaling']!r}; remove one"
+            f"found {shown(given['rope_parameters'])} and {shown(given['rope_scaling'])}; "
+            "remove one"
         )
     return _of_all_layers(next(iter(given.values()), {}), where)
 
@@ -99,13 +100,13 @@ def _kind(rope: Mapping[str, Any], where: str) -> str:
     kind = rope.get("rope_type", rope.get("type")) or "default"
     if "rope_type" in rope and "type" in rope and rope["rope_type"] != rope["type"]:
         raise CheckpointError(
-            f"{where}: rope_type is {rope['rope_type']!r} but type is {rope['type']!r}; "
+            f"{where}: rope_type is {shown(rope['rope_type'])} but type is {shown(rope['type'])}; "
             "they mean the same, remove one"
         )
     if not isinstance(kind, str) or kind not in TYPES:
         raise CheckpointError(
-            f"{where}: rope type {kind!r} is not supported{did_you_mean(str(kind), TYPES)}; "
-            f"supported: {', '.join(TYPES)}"
+            f"{where}: rope type {shown(kind)} is not supported"
+            f"{did_you_mean(str(kind)[:80], TYPES)}; supported: {', '.join(TYPES)}"
         )
     return kind
 
@@ -115,7 +116,7 @@ def _check_keys(rope: Mapping[str, Any], kind: str, where: str) -> None:
     for key in rope:
         if key not in KEYS:
             raise CheckpointError(
-                f"{where}: unknown rope key '{key}'{did_you_mean(key, KEYS)}; "
+                f"{where}: unknown rope key '{key[:80]}'{did_you_mean(key[:80], KEYS)}; "
                 f"known: {', '.join(KEYS)}"
             )
     missing = [key for key in TYPES[kind].needs if rope.get(key) is None]
@@ -178,7 +179,7 @@ def _part(
     if head_dim is None:
         if any(value != 1 for value in given):
             raise CheckpointError(
-                f"{where}: {_PART} should be 1 in this family, found {given[0]!r}"
+                f"{where}: {_PART} should be 1 in this family, found {shown(given[0])}"
             )
         return {}
     factor = number(given[0], _PART, where) if given else 1.0
@@ -193,5 +194,5 @@ def _part(
 
 def _length(value: Any, name: str, where: str) -> int:
     if type(value) is not int or not 1 <= value < 2**40:
-        raise CheckpointError(f"{where}: {name} should be a number of tokens, found {value!r}")
+        raise CheckpointError(f"{where}: {name} should be a number of tokens, found {shown(value)}")
     return value

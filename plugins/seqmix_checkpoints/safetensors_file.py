@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +10,10 @@ import ml_dtypes
 import numpy as np
 
 from seqmix.errors import CheckpointError
+from seqmix.inside import file_inside
+from seqmix.reading import UnreadableError
+from seqmix.safetensors_header import TensorSpan, read_spans
+from seqmix_checkpoints.settings import read_json
 from seqmix_checkpoints.tensors import FileTensor, read_bytes
 
 if TYPE_CHECKING:
@@ -22,15 +23,14 @@ __all__ = ["INDEX_FILE", "WEIGHTS_FILE", "read_directory", "read_header"]
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-HEADER_LIMIT = 100_000_000
+SUFFIX = ".safetensors"
+SHOWN = 300
+"""Characters of a file's name: no file system has longer ones."""
 DTYPES: dict[str, Any] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
-}
-BUFFER_DTYPES: dict[str, Any] = {
-    **DTYPES,
     "BOOL": np.dtype(np.bool_),
     **{
         f"{kind}{bits}": np.dtype(f"<{kind.lower()}{bits // 8}")
@@ -64,101 +64,18 @@ def read_header(path: Path, buffers: tuple[str, ...] = ()) -> dict[str, FileTens
 
     For ``buffers`` see :func:`read_directory`.
     """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > min(HEADER_LIMIT, size - 8):
-                raise CheckpointError(
-                    f"{path}: header should be {length} bytes long, the file has {size} in all; "
-                    "it is truncated or no safetensors file, fetch it again"
-                )
-            text = file.read(length)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    entries = _parse(path, text)
-    entries.pop("__metadata__", None)
-    tensors, spans = {}, []
-    for name, entry in entries.items():
-        dtypes = BUFFER_DTYPES if name.endswith(buffers) else DTYPES
-        dtype, shape, start, stop = _checked(path, name, entry, size - 8 - length, dtypes)
-        spans.append((start, stop, name))
-        load = _loader(path, name, dtype, shape, 8 + length + start)
-        tensors[name] = FileTensor(path, name, shape, load)
-    _refuse_overlap(path, spans)
-    return tensors
+    spans = read_spans(path, buffers=buffers)
+    return {
+        name: FileTensor(path, name, span.shape, _loader(path, name, span))
+        for name, span in spans.items()
+    }
 
 
-def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    try:
-        header = json.loads(text, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path}: header is not valid JSON ({error}); the file is damaged, fetch it again"
-        ) from error
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{path}: header should be an object, found {type(header).__name__}")
-    return header
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; ValueError when it has a key twice."""
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise ValueError(f"the key '{key[:200]}' appears twice")
-        seen.add(key)
-    return dict(pairs)
-
-
-def _checked(
-    path: Path, name: str, entry: Any, available: int, dtypes: Mapping[str, Any]
-) -> tuple[Any, tuple[int, ...], int, int]:
-    """Dtype, shape, start and end of a tensor."""
-    where = f"{path}: tensor '{name}'"
-    entry = entry if isinstance(entry, dict) else {}
-    shape, span = entry.get("shape"), entry.get("data_offsets")
-    if not _naturals(shape) or not _naturals(span) or len(span) != 2:
-        raise CheckpointError(
-            f"{where} should have a shape and two data_offsets of numbers >= 0, "
-            f"found {str(entry)[:200]}; the file is damaged, fetch it again"
-        )
-    if (dtype := dtypes.get(str(entry.get("dtype")))) is None:
-        raise CheckpointError(
-            f"{where} should have a dtype of {', '.join(DTYPES)}, found {entry.get('dtype')!r}; "
-            "convert the checkpoint to one of them"
-        )
-    start, stop = span
-    needed = math.prod(shape) * dtype.itemsize
-    if not start <= stop <= available or stop - start != needed:
-        raise CheckpointError(
-            f"{where} should have {needed} bytes within {available}, found bytes {start} to "
-            f"{stop}; the file is truncated or damaged, fetch it again"
-        )
-    return dtype, tuple(shape), start, stop
-
-
-def _naturals(value: Any) -> bool:
-    return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
-
-
-def _refuse_overlap(path: Path, spans: list[tuple[int, int, str]]) -> None:
-    ordered = sorted(span for span in spans if span[0] < span[1])
-    for (_, stop, first), (start, _, second) in pairwise(ordered):
-        if start < stop:
-            raise CheckpointError(
-                f"{path}: tensors '{first}' and '{second}' should lie apart, found them "
-                "overlapping; the file is damaged, fetch it again"
-            )
-
-
-def _loader(
-    path: Path, name: str, dtype: Any, shape: tuple[int, ...], start: int
-) -> Callable[[], NDArray[Any]]:
+def _loader(path: Path, name: str, span: TensorSpan) -> Callable[[], NDArray[Any]]:
     def load() -> NDArray[Any]:
-        count = math.prod(shape) * dtype.itemsize
-        array: NDArray[Any] = read_bytes(path, name, start, count).view(dtype)
-        return array.reshape(shape)
+        data = read_bytes(path, name, span.start, span.stop - span.start)
+        array: NDArray[Any] = data.view(DTYPES[span.dtype])
+        return array.reshape(span.shape)
 
     return load
 
@@ -166,12 +83,10 @@ def _loader(
 def _read_shards(folder: Path, buffers: tuple[str, ...]) -> dict[str, FileTensor]:
     index = folder / INDEX_FILE
     try:
-        data = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=_unique)
-        places = data["weight_map"]
-        files = {str(name): str(file) for name, file in places.items()}
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        files = {name: str(f)[:SHOWN] for name, f in read_json(index)["weight_map"].items()}
+    except (CheckpointError, KeyError, AttributeError) as error:
         raise CheckpointError(
-            f"{index}: should map tensors to files under 'weight_map': {error!r}; fetch it again"
+            f"{index}: should map tensors to files under 'weight_map': {error}; fetch it again"
         ) from error
     shards = {
         file: read_header(_inside(folder, file), buffers) for file in dict.fromkeys(files.values())
@@ -205,27 +120,15 @@ def _refuse_misfits(
 
 def _inside(folder: Path, file: str) -> Path:
     """A file of the folder. A link may lead to the blobs of the download cache it lies in."""
-    root = folder.resolve()
-    roots = [root]
-    if root.parent.name == "snapshots":
-        roots.append(root.parent.parent / "blobs")
-    plain = file == Path(file).name and file.endswith(".safetensors")
-    path = folder / file
-    if not plain or not _lies_in(path, roots):
+    try:
+        path = file_inside(folder, file)
+        if not file.endswith(SUFFIX):
+            raise UnreadableError(f"has no suffix {SUFFIX}")
+    except UnreadableError as error:
         raise CheckpointError(
             f"{folder}: weights should be .safetensors files of this folder, found '{file}', which "
             "leads out of it or is of another kind; put a copy of the file into the folder"
-        )
+        ) from error
     if not path.is_file():
         raise CheckpointError(f"{folder}: expected the shard {file}, found no such file; fetch it")
     return path
-
-
-def _lies_in(path: Path, roots: list[Path]) -> bool:
-    try:
-        path.stat()
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError):
-        return False  # a name that no file can have: too long, not text, a loop of links
-    return any(path.resolve().is_relative_to(root) for root in roots)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from seqmix import reading
 from seqmix.errors import CheckpointError
+from seqmix.inside import file_inside
+from seqmix.reading import UnreadableError
 
-__all__ = ["Settings", "number", "read_json"]
+__all__ = ["Settings", "number", "read_json", "shown"]
+
+SHOWN = 200
 
 
 class Settings:
@@ -31,7 +35,7 @@ class Settings:
         value = missing if value is None else value
         if type(value) is not int or value < 1:
             raise CheckpointError(
-                f"{self.where}: {key} should be a whole number >= 1, found {value!r}"
+                f"{self.where}: {key} should be a whole number >= 1, found {shown(value)}"
             )
         return value
 
@@ -39,7 +43,9 @@ class Settings:
         """True or false; ``missing`` stands for a null or no entry."""
         value = self.data.get(key)
         if value is not None and not isinstance(value, bool):
-            raise CheckpointError(f"{self.where}: {key} should be true or false, found {value!r}")
+            raise CheckpointError(
+                f"{self.where}: {key} should be true or false, found {shown(value)}"
+            )
         return missing if value is None else value
 
     def real(self, key: str, missing: float) -> float:
@@ -52,7 +58,8 @@ class Settings:
         if not isinstance(value, str) or value not in choices:
             known = ", ".join(map(repr, choices))
             raise CheckpointError(
-                f"{self.where}: {key} {value!r} is not supported; {key} should be one of {known}"
+                f"{self.where}: {key} {shown(value)} is not supported; {key} should be one of "
+                f"{known}"
             )
         return choices[value]
 
@@ -62,7 +69,7 @@ class Settings:
         ids = [] if value is None else value if isinstance(value, list) else [value]
         if any(type(i) is not int or i < 0 for i in ids):
             raise CheckpointError(
-                f"{self.where}: token ids should be numbers >= 0, found {key} {value!r}"
+                f"{self.where}: token ids should be numbers >= 0, found {key} {shown(value)}"
             )
         return ids
 
@@ -70,16 +77,22 @@ class Settings:
 def number(value: Any, name: str, where: str) -> float:
     """A finite number of sane size, of a field called ``name``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise CheckpointError(f"{where}: {name} should be a number, found {value!r}")
+        raise CheckpointError(f"{where}: {name} should be a number, found {shown(value)}")
     return float(value)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; CheckpointError when there is none."""
+    """The object in a file of a folder; CheckpointError when there is none, or it lies outside."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is no readable JSON: {error}") from error
+        data = reading.read_json(file_inside(path.parent, path.name))
+    except UnreadableError as error:
+        raise CheckpointError(f"{path}: {error}; fetch it again") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: should be an object, found {type(data).__name__}")
     return data
+
+
+def shown(value: Any) -> str:
+    """A value for an error, which a file may have made long."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

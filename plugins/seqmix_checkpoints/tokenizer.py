@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from seqmix.errors import CheckpointError
-from seqmix_checkpoints.chat import INSTALL, render_chat
+from seqmix.inside import file_inside
+from seqmix.reading import UnreadableError, read_json, read_text
+from seqmix.whole_file import whole_place, write_whole
+from seqmix_checkpoints.chat import render_chat
+from seqmix_checkpoints.foreign_tokenizer import library, no_panics, read_tokenizer
 
 __all__ = ["IncrementalDecoder", "TextTokenizer", "byte_pair_tokenizer", "tokenizer_of_directory"]
 
 UNFINISHED = "\ufffd"
+SHOWN = 40
+REMEDY = "it is damaged, or not made for them"
+TEXT_LIMIT = 1 << 20
+"""Bytes of a chat template; the longest have some ten thousand."""
 LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -48,12 +56,16 @@ class TextTokenizer:
         """Token ids; the first token is not added to a text that starts with it."""
         bos = self._specials.get("bos_token")
         begun = bool(bos) and text.startswith(str(bos))
-        ids: list[int] = self._inner.encode(text, add_special_tokens=not begun).ids
+        inner = self._inner
+        with no_panics(f"the tokenizer fails on this text {text[:SHOWN]!r}", REMEDY):
+            ids: list[int] = inner.encode(text, add_special_tokens=not begun).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without special tokens."""
-        text: str = self._inner.decode(list(ids), skip_special_tokens=True)
+        inner, wanted = self._inner, list(ids)
+        with no_panics(f"the tokenizer fails on these ids {wanted[:SHOWN]}", REMEDY):
+            text: str = inner.decode(wanted, skip_special_tokens=True)
         return text
 
     def decoder(self) -> IncrementalDecoder:
@@ -70,10 +82,12 @@ class TextTokenizer:
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json`` and ``tokenizer_config.json``, as Hugging Face names them."""
-        self._inner.save(str(folder / "tokenizer.json"))
+        inner, path = self._inner, folder / "tokenizer.json"
+        with whole_place(path) as part, no_panics(f"{path}: cannot be written", "make room"):
+            inner.save(str(part))
         settings = {**self._specials, "chat_template": self.chat_template}
         text = json.dumps({k: v for k, v in settings.items() if v is not None}, indent=2)
-        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+        write_whole(folder / "tokenizer_config.json", text + "\n")
 
 
 class IncrementalDecoder:
@@ -129,28 +143,35 @@ def byte_pair_tokenizer(
             f"the tokenizer cuts text by the rule '{splitter}', which is not supported; "
             f"supported: {', '.join(SPLITTERS)}"
         )
-    library = _library()
     vocabulary = {str(token): i for i, token in enumerate(tokens)}
     pairs = _pairs(merges, vocabulary)
     if bos is not None and bos not in vocabulary:
-        raise CheckpointError(f"the tokenizer's first token {bos!r} is none of its tokens")
-    try:
-        model = library.models.BPE(vocabulary, pairs, ignore_merges=splitter == "llama-bpe")
-    except Exception as error:
-        raise CheckpointError(f"the tokenizer's merges do not fit its tokens: {error}") from error
-    inner = library.Tokenizer(model)
-    inner.pre_tokenizer = _splitter(library, splitter)
+        raise CheckpointError(f"the tokenizer's first token {bos[:80]!r} is none of its tokens")
+    with no_panics("the tokenizer's merges do not fit its tokens", "fetch the file again"):
+        return _byte_pairs(vocabulary, pairs, splitter, special, bos, whole)
+
+
+def _byte_pairs(
+    vocabulary: dict[str, int],
+    pairs: list[tuple[str, str]],
+    splitter: str,
+    special: Sequence[str],
+    bos: str | None,
+    whole: Sequence[str],
+) -> Any:
+    parts = library()
+    model = parts.models.BPE(vocabulary, pairs, ignore_merges=splitter == "llama-bpe")
+    inner = parts.Tokenizer(model)
+    inner.pre_tokenizer = _splitter(parts, splitter)
     if splitter == "qwen2":
-        inner.normalizer = library.normalizers.NFC()
-    inner.decoder = library.decoders.ByteLevel()
-    inner.add_special_tokens(
-        [library.AddedToken(t, special=True, normalized=False) for t in special]
-    )
-    inner.add_tokens([library.AddedToken(t, special=False, normalized=False) for t in whole])
+        inner.normalizer = parts.normalizers.NFC()
+    inner.decoder = parts.decoders.ByteLevel()
+    inner.add_special_tokens([parts.AddedToken(t, special=True, normalized=False) for t in special])
+    inner.add_tokens([parts.AddedToken(t, special=False, normalized=False) for t in whole])
     if bos is not None:
         # Under a name of our own: the token itself may hold spaces or look like a placeholder.
         first = {"id": "bos", "ids": [vocabulary[bos]], "tokens": [bos]}
-        inner.post_processor = library.processors.TemplateProcessing(
+        inner.post_processor = parts.processors.TemplateProcessing(
             single="bos $A", special_tokens=[first]
         )
     return inner
@@ -180,27 +201,12 @@ def tokenizer_of_directory(folder: Path) -> TextTokenizer | None:
     if (own := folder / "chat_template.jinja").is_file():
         template = _text(own)
 
-    def build() -> Any:
-        library = _library()
-        try:
-            return library.Tokenizer.from_file(str(path))
-        except Exception as error:
-            raise CheckpointError(
-                f"{path}: is no usable tokenizer: {error}; fetch it again"
-            ) from error
-
     specials = {k: _content(settings.get(k)) for k in ("bos_token", "eos_token")}
     return TextTokenizer(
-        build, _default_template(template), {k: v for k, v in specials.items() if v is not None}
+        partial(read_tokenizer, path),
+        _default_template(template),
+        {k: v for k, v in specials.items() if v is not None},
     )
-
-
-def _library() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise CheckpointError(f"text needs the package tokenizers; {INSTALL}") from error
-    return tokenizers
 
 
 def _splitter(library: Any, name: str) -> Any:
@@ -218,17 +224,17 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        data = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is no readable JSON: {error}; fetch it again") from error
+        data = read_json(file_inside(path.parent, path.name))
+    except UnreadableError as error:
+        raise CheckpointError(f"{path}: {error}; fetch it again") from error
     return data if isinstance(data, dict) else {}
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}; fetch it again") from error
+        return read_text(file_inside(path.parent, path.name), TEXT_LIMIT)
+    except UnreadableError as error:
+        raise CheckpointError(f"{path}: {error}; fetch it again") from error
 
 
 def _content(value: Any) -> str | None:

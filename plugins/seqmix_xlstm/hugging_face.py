@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from seqmix.checkpoint import Checkpoint
 from seqmix.config import Kind, ModelConfig
 from seqmix.errors import CheckpointError
 from seqmix.model import Model
+from seqmix.storage import write_tensors
+from seqmix.whole_file import write_whole
+from seqmix.whole_folder import whole_folder
 from seqmix_xlstm.large_names import HUGGING_FACE_EMBEDDING, is_fused, large_rows
 from seqmix_xlstm.large_options import DTYPES, HUGGING_FACE_FFN_FACTOR, hugging_face_config
 from seqmix_xlstm.names import expected_shapes, weights_of
@@ -75,16 +76,10 @@ def to_hugging_face(model: Model, directory: Path | str) -> None:
 
 
 def _write(folder: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Each file appears whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{WEIGHTS_FILE}.{os.getpid()}"
-    try:
-        save_file(tensors, part, metadata={"format": "pt"})
-        part.replace(folder / WEIGHTS_FILE)
-        part.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        part.replace(folder / CONFIG_FILE)
-    finally:
-        part.unlink(missing_ok=True)
+    """The files of an earlier model are replaced at once, or not at all."""
+    with whole_folder(folder, CONFIG_FILE) as aside:
+        write_tensors(aside / WEIGHTS_FILE, tensors)
+        write_whole(aside / CONFIG_FILE, json.dumps(settings, indent=2) + "\n")
 
 
 def _settings_of(config: ModelConfig) -> dict[str, Any]:

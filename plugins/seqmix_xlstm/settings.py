@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from seqmix import reading
 from seqmix.errors import CheckpointError, did_you_mean
+from seqmix.inside import file_inside
+from seqmix.reading import UnreadableError
+from seqmix_xlstm.bounded_yaml import parse_yaml
 
 __all__ = ["ConfigSource", "Settings", "read_settings"]
 
 ConfigSource: TypeAlias = "Path | str | Mapping[str, Any]"
 
-INSTALL = "pip install pyyaml"
 MAPPING = "config"
 """What errors call options that are in no file."""
 LIMIT = 1_000_000
+"""Bytes of a configuration, which has some thousand."""
+LAYERS = 2000
+"""The deepest models have some two hundred; the shapes of a block take a millisecond."""
 LARGEST = 1e12
 SHORT = 12
 
@@ -33,26 +38,13 @@ def read_settings(source: ConfigSource) -> Settings:
     if path.suffix not in (".json", ".yaml", ".yml"):
         raise CheckpointError(f"{path}: expected a configuration in .json, .yaml or .yml")
     try:
-        if path.stat().st_size > LIMIT:
-            raise CheckpointError(f"{path}: is too long for a configuration (> {LIMIT} bytes)")
-        text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else _parse_yaml(text, path)
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: no readable configuration: {error}") from error
+        text = reading.read_text(file_inside(path.parent, path.name), LIMIT)
+        data = reading.parse_json(text) if path.suffix == ".json" else parse_yaml(text)
+    except UnreadableError as error:
+        raise CheckpointError(f"{path}: no readable configuration: it {error}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: should be a mapping, found {type(data).__name__}")
     return Settings(data, str(path))
-
-
-def _parse_yaml(text: str, path: Path) -> Any:
-    try:
-        yaml = importlib.import_module("yaml")
-    except ImportError as error:
-        raise CheckpointError(f"{path}: YAML needs the package pyyaml; {INSTALL}") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise CheckpointError(f"{path}: no readable YAML: {error}") from error
 
 
 class Settings:
@@ -94,8 +86,10 @@ class Settings:
 
     def at_most(self, key: str, default: int | None, tensors: int) -> int:
         """How many blocks there are: no more than tensors, or time and memory run out."""
-        if (value := self.integer(key, default)) > tensors:
-            raise self.wrong(key, f"at most {tensors}, the number of tensors in all", value)
+        if (value := self.integer(key, default)) > min(tensors, LAYERS):
+            raise self.wrong(
+                key, f"at most {tensors}, the number of tensors in all, and {LAYERS}", value
+            )
         return value
 
     def real(self, key: str, default: float) -> float:
@@ -135,8 +129,8 @@ class Settings:
         for key in self.data:
             if key not in known and not str(key).startswith("_"):
                 raise CheckpointError(
-                    f"{self.where}: unknown option '{self.place}{key}' = "
-                    f"{_written(self.data[key])[:60]}{did_you_mean(str(key), known)}; "
+                    f"{self.where}: unknown option '{self.place}{str(key)[:80]}' = "
+                    f"{_written(self.data[key])[:60]}{did_you_mean(str(key)[:80], known)}; "
                     f"known: {', '.join(sorted(known))}"
                 )
 
@@ -155,6 +149,8 @@ def _written(value: Any) -> str:
         len(value) > SHORT or any(isinstance(v, list | tuple | Mapping) for v in value)
     ):
         return f"a list of {len(value)}"
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a whole number of {value.bit_length()} bits"
     try:
         return json.dumps(value)
     except (TypeError, ValueError):

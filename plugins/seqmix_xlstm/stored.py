@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from seqmix.dtypes import dtype_name
+from seqmix.dtypes import dtype_name, torch_dtype
 from seqmix.errors import CheckpointError, ConfigError
+from seqmix.inside import file_inside
+from seqmix.reading import UnreadableError, read_json
+from seqmix.safetensors_header import read_spans
+from seqmix_xlstm.torch_file import TensorPlace, read_places
 
 __all__ = ["MEMORY", "Shape", "Stored", "TensorSource", "read_stored", "weights_in"]
 
@@ -27,6 +32,7 @@ WEIGHTS_FILE = "model.safetensors"
 NUMBERED_FILE = "model_{}.safetensors"
 PICKLES = (".pt", ".pth", ".bin")
 WRAPPER = "state_dict"
+SHOWN = 300
 DTYPES = {"F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 
@@ -84,7 +90,7 @@ def weights_in(folder: Path) -> Path:
             f"{folder}: expected {WEIGHTS_FILE}, {INDEX_FILE} or one file of "
             f".safetensors, {', '.join(PICKLES)}, found {found}"
         )
-    return files[0]
+    return _inside(folder, files[0].name)
 
 
 def _read_directory(folder: Path) -> dict[str, Stored]:
@@ -117,9 +123,9 @@ def _read_shards(folder: Path) -> dict[str, Stored]:
     """The tensors that an index lists, which must be exactly those of its shards."""
     index = folder / INDEX_FILE
     try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = {str(name): str(file) for name, file in places.items()}
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        places = read_json(file_inside(folder, INDEX_FILE))["weight_map"]
+        files = {name: str(file)[:SHOWN] for name, file in places.items()}
+    except (UnreadableError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{index}: should map tensors to files under 'weight_map': {error!r}; fetch it again"
         ) from error
@@ -140,41 +146,23 @@ def _read_shards(folder: Path) -> dict[str, Stored]:
 
 def _inside(folder: Path, file: str) -> Path:
     """A file of the folder. A link may lead to the blobs of the download cache it lies in."""
-    root = folder.resolve()
-    roots = [root]
-    if root.parent.name == "snapshots":
-        roots.append(root.parent.parent / "blobs")
-    path = folder / file
     try:
-        plain = file == Path(file).name and file.endswith(".safetensors")
-        found = plain and any(path.resolve().is_relative_to(r) for r in roots) and path.is_file()
-    except (OSError, ValueError, RuntimeError):
-        found = False  # A name that no file can have: too long, not text, a loop of links.
-    if not found:
+        path = file_inside(folder, file)
+        if path.suffix not in (".safetensors", *PICKLES) or not path.is_file():
+            raise UnreadableError("is missing or of another kind")
+    except UnreadableError as error:
         raise CheckpointError(
             f"{folder}: weights should be .safetensors files of this folder, found '{file}', "
-            "which is missing, leads out of it or is of another kind; put the file there"
-        )
+            f"which {error}; put the file there"
+        ) from error
     return path
 
 
 def _read_safetensors(path: Path) -> dict[str, Stored]:
-    tensors = {}
-    try:
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 (it is no mapping)
-                view = file.get_slice(name)
-                found = str(view.get_dtype())
-                if found not in DTYPES:
-                    raise CheckpointError(_wrong_dtype(str(path), name, found))
-                tensors[name] = Stored(
-                    name, tuple(view.get_shape()), DTYPES[found], _loader(path, name), path
-                )
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{path}: not a readable safetensors file: {error}; it may be truncated, fetch it again"
-        ) from error
-    return tensors
+    return {
+        name: Stored(name, span.shape, DTYPES[span.dtype], _loader(path, name), path)
+        for name, span in read_spans(path, DTYPES).items()
+    }
 
 
 def _loader(path: Path, name: str) -> Callable[[], Tensor]:
@@ -193,24 +181,42 @@ def _loader(path: Path, name: str) -> Callable[[], Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Stored]:
     """The state dict in a pickle, or under 'state_dict' in it, as trainers write it."""
-    try:
-        data: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # A damaged pickle raises whatever it likes.
-        raise CheckpointError(
-            f"{path}: cannot be read as tensors alone: {_first_line(error)}; save the "
-            "state dict itself: torch.save(model.state_dict(), path)"
-        ) from error
+    data = read_places(path)
     if isinstance(data, dict) and isinstance(data.get(WRAPPER), dict):
         data = data[WRAPPER]
     if not isinstance(data, dict):
         raise CheckpointError(
             f"{path}: should hold a dictionary of tensors, found {type(data).__name__}"
         )
-    return _held(str(path), data)
+    found = {}
+    for name, place in data.items():
+        if not isinstance(place, TensorPlace):
+            raise CheckpointError(
+                f"{path}: '{str(name)[:SHOWN]}' should be a tensor, found {type(place).__name__}"
+            )
+        if place.dtype not in DTYPES.values():
+            raise CheckpointError(_wrong_dtype(str(path), str(name), place.dtype))
+        load = partial(_load_place, path, str(name), place)
+        found[str(name)] = Stored(str(name), place.shape, place.dtype, load, path)
+    return found
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+def _load_place(path: Path, name: str, place: TensorPlace) -> Tensor:
+    """The bytes of a tensor, which may lie in another order than its own."""
+    try:
+        data = np.fromfile(path, dtype=np.uint8, count=place.count, offset=place.start)
+    except OSError as error:
+        raise CheckpointError(f"{path}: tensor '{name}' cannot be read: {error}") from error
+    if data.size != place.count:
+        raise CheckpointError(
+            f"{path}: tensor '{name}' should have {place.count} bytes, found {data.size}; fetch "
+            "the file again"
+        )
+    dtype = torch_dtype(place.dtype)
+    if not data.size:
+        return torch.zeros(place.shape, dtype=dtype)
+    flat = torch.from_numpy(data).view(dtype)
+    return flat.as_strided(place.shape, place.strides).contiguous()
 
 
 def _held(where: str, tensors: Mapping[Any, Any]) -> dict[str, Stored]:

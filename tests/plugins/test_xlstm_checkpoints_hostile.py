@@ -236,7 +236,7 @@ def test_truncated_and_foreign_files(tmp_path: Path) -> None:
     folder = write_hugging_face(tmp_path / "m")
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+    with pytest.raises(CheckpointError, match="the file is truncated or damaged"):
         resolve(folder)
     path.unlink()
     with pytest.raises(CheckpointError, match=r"expected model\.safetensors"):
@@ -258,7 +258,7 @@ def test_yaml_that_unfolds_stays_small(tmp_path: Path) -> None:
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
     path = tmp_path / "config.yaml"
     path.write_text("\n".join([*lines, "vocab_size: *a29"]), encoding="utf-8")
-    with pytest.raises(CheckpointError, match="unknown option"):
+    with pytest.raises(CheckpointError, match="unfolds to more than"):
         read_large(large_weights(), path)
     path.write_text("\n".join(["a: [", *lines]), encoding="utf-8")
     with pytest.raises(CheckpointError, match="no readable YAML"):
