@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from seqmix import cache, hooks, registry
 from seqmix.backend import Backend, Executable, Program
 from seqmix.choose import BackendLegality, try_backends
 from seqmix.errors import BackendError, ConfigError, PluginError
-from seqmix.interface import read_manifest
+from seqmix.finite import find_nan
+from seqmix.interface import MANIFEST, read_manifest
 from seqmix.keys import compile_key
+from seqmix.whole_folder import read_steadily
 from seqmix_ir.graph import Module
 from seqmix_ir.passes import Legalization, Watcher, lower
 
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["compile", "load", "program_of"]
 
 Source: TypeAlias = "Model | Program | Checkpoint"
+Made: TypeAlias = "tuple[Executable, Module, list[str]]"
+"""The program on a backend, the module that was compiled, and what is to be said of it."""
+
+_one_thread = RLock()
+"""Capturing changes torch while it lasts, and so does building with TVM: one thread at a time."""
 
 
 def compile(
@@ -35,6 +43,7 @@ def compile(
     *,
     logits_to_keep: int = 0,
     cache: bool = True,
+    check_weights: bool = True,
     callback: Watcher | None = None,
 ) -> Executable:
     """Make a model, a checkpoint or a program runnable on a backend.
@@ -45,19 +54,25 @@ def compile(
     ``logits_to_keep`` is 0 for the logits of all tokens, or 1 for those of the last token only,
     which is all that generation needs. ``callback(stage, module)`` sees the module after each
     stage, with ``"auto"`` of every backend that is tried.
+    Weights that hold NaN are refused by name; with ``check_weights=False`` they are not looked at,
+    and nothing is kept on disk.
     Raises CaptureError, IRError (an op that the backend cannot run) or BackendError.
     """
+    cache = cache and check_weights
     clock = _Clock()
     program = program_of(source, logits_to_keep)
     clock.lap("capture")
     wanted = dict(options or {})
+    look = _Look(program) if check_weights else list
 
-    def make(chosen: Backend) -> tuple[Executable, Module, list[str]]:
-        return _made(program, chosen, target, wanted, cache, callback, clock)
+    def make(chosen: Backend) -> Made:
+        with _one_thread:
+            return _made(program, chosen, target, wanted, cache, callback, clock, look)
 
     if backend != "auto":
         return _finish(*make(_resolve(backend)))
-    made: dict[str, tuple[Executable, Module, list[str]]] = {}
+    made: dict[str, Made] = {}
+    look()  # What no backend takes is no reason against one of them.
 
     def contestant(chosen: Backend) -> Executable:
         made[chosen.name] = make(chosen)
@@ -79,27 +94,48 @@ def _made(
     cache: bool,
     callback: Watcher | None,
     clock: _Clock,
-) -> tuple[Executable, Module, list[str]]:
-    """The program on a backend, the module that was compiled, and what is to be said of it."""
+    look: Callable[[], list[str]],
+) -> Made:
     target = chosen.default_target() if target is None else target
     rules, chosen = hooks.rewrites(chosen.name), chosen.configured(options)
     key = compile_key(program, chosen, target, options, rules) if cache and chosen.cached else None
+
+    def anew() -> Made:
+        notes = look()
+        legality = BackendLegality(chosen, target)
+        module, record = lower(program.module, legality, rules, watch=callback)
+        clock.lap("lower")
+        executable = chosen.compile(replace(program, module=module), target, options)
+        clock.lap("compile")
+        _describe(executable, record, clock.seconds)
+        return executable, module, notes
+
+    return anew() if key is None else _kept_or_made(key, chosen, program.module, anew)
+
+
+def _kept_or_made(key: str, chosen: Backend, captured: Module, anew: Callable[[], Made]) -> Made:
+    """What the cache has, or what is made ``anew``, by one process while the others wait."""
+    found = ["read from the compile cache"]
     if (kept := _from_cache(key, chosen)) is not None:
-        return kept, program.module, ["read from the compile cache"]
-    legality = BackendLegality(chosen, target)
-    module, record = lower(program.module, legality, rules, watch=callback)
-    clock.lap("lower")
-    executable = chosen.compile(replace(program, module=module), target, options)
-    clock.lap("compile")
-    _describe(executable, record, clock.seconds)
-    if key is not None:
-        _to_cache(key, executable)
-    return executable, module, []
+        return kept, captured, found
+    with cache.one_writer(key):
+        if (kept := _from_cache(key, chosen)) is not None:
+            return kept, captured, found
+        made = anew()
+        cache.store(key, made[0].save)
+    return made
 
 
 def load(directory: Path | str) -> Executable:
-    """Read what ``Executable.save`` wrote; its backend must be installed and available."""
+    """Read what ``Executable.save`` wrote; its backend must be installed and available.
+
+    A folder that is replaced meanwhile is read again: what is loaded is of one save.
+    """
     folder = Path(directory)
+    return read_steadily(folder / MANIFEST, lambda: _loaded(folder))
+
+
+def _loaded(folder: Path) -> Executable:
     report, _ = read_manifest(folder)
     try:
         chosen = _resolve(report.backend)
@@ -131,10 +167,31 @@ def program_of(source: Source, logits_to_keep: int = 0) -> Program:
             )
         source = Model.from_checkpoint(source)
     here = source.embed.weight.device.type
+    if here == "meta":
+        raise ConfigError(
+            f"model '{source.config.name}' is on the meta device, which holds no weights; load "
+            "them before it is compiled"
+        )
     on_cpu = source if here == "cpu" else copy.deepcopy(source).cpu()
     name = _identifier(source.config.name)
-    captured = capture_model(on_cpu, name=name, logits_to_keep=logits_to_keep)
+    with _one_thread:
+        captured = capture_model(on_cpu, name=name, logits_to_keep=logits_to_keep)
     return Program(captured.module, Weights.of_tensors(captured.weights), source.config, source)
+
+
+class _Look:
+    """The look at a program's weights, once for all backends; what is cached needs none."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._notes: list[str] | None = None
+
+    def __call__(self) -> list[str]:
+        """Notes; BackendError for NaN."""
+        if self._notes is None:
+            where = f"model '{self._program.config.name}'"
+            self._notes = find_nan(where, self._program.weights)
+        return self._notes
 
 
 class _Clock:
@@ -176,19 +233,15 @@ def _finish(executable: Executable, module: Module, notes: list[str]) -> Executa
     return executable
 
 
-def _from_cache(key: str | None, backend: Backend) -> Executable | None:
+def _from_cache(key: str, backend: Backend) -> Executable | None:
     """A kept executable; an entry that does not load is dropped, and the model compiled anew."""
-    if key is None or (folder := cache.fetch(key)) is None:
+    if (folder := cache.fetch(key)) is None:
         return None
     try:
         return backend.load(folder)
     except Exception:  # Whatever is wrong with an entry, compiling again is the remedy.
         cache.remove(key)
         return None
-
-
-def _to_cache(key: str, executable: Executable) -> None:
-    cache.store(key, executable.save)
 
 
 def _identifier(name: str) -> str:

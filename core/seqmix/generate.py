@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqmix.errors import ConfigError
 from seqmix.model import Model, flatten_states, initial_states, unflatten_states
-from seqmix.prompts import Prompts, Request, is_one_prompt, make_request
+from seqmix.prompts import Prompts, Request, integers, is_one_prompt, make_request
 from seqmix.sample import Sampler, Sampling
 
 if TYPE_CHECKING:
@@ -99,11 +99,14 @@ def generate(
         prefill_chunk: the most tokens of a prompt that are read at once; bounds the memory.
 
     """
+    _check_runner(runner)
     request = make_request(runner.config, prompt, attention_mask, max_new_tokens, stop)
-    if prefill_chunk is not None and prefill_chunk < 1:
+    if prefill_chunk is not None and integers([prefill_chunk], "prefill_chunk")[0] < 1:
         raise ConfigError(f"prefill_chunk should be at least 1, found {prefill_chunk}")
-    if rows is not None and len(rows) != len(request):
+    if rows is not None and len(integers(rows, "rows")) != len(request):
         raise ConfigError(f"rows has {len(rows)} numbers for {len(request)} prompts")
+    if seed is not None:
+        integers([seed], "seed")
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
     sampler = Sampler(sampling, request.prompts, seed, rows)
     steps = _continue(runner, request, sampler, prefill_chunk)
@@ -133,6 +136,13 @@ def generate_all(
             if on_token is not None:
                 on_token(row, token)
     return done
+
+
+def _check_runner(runner: object) -> None:
+    if not hasattr(runner, "config"):
+        raise ConfigError(
+            f"a model, or what seqmix.compile made of one, is needed to generate, found {runner!r}"
+        )
 
 
 def _first_of_each(rows: Iterator[list[int | None]]) -> Iterator[int]:

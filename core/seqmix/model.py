@@ -14,14 +14,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqmix import registry
-from seqmix.arguments import check_are_tensors, check_arguments, check_ids
+from seqmix.arguments import (
+    LAST_POSITION,
+    check_are_tensors,
+    check_batch,
+    check_shapes,
+    check_states,
+    check_tokens,
+)
 from seqmix.branches import make_norm
 from seqmix.config import Kind, ModelConfig, build_config
 from seqmix.context import Context
 from seqmix.dtypes import torch_dtype
 from seqmix.errors import ConfigError
 from seqmix.mixer import SequenceMixer
+from seqmix.model_size import check_memory
 from seqmix.position import PositionEncoding
+from seqmix.prompts import learned_positions
 from seqmix.state import State, StateSpec, initial_state
 
 if TYPE_CHECKING:
@@ -70,8 +79,12 @@ class Model(nn.Module):
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        """Build every part; ConfigError or PluginError for one that does not fit."""
+        """Build every part; ConfigError or PluginError for one that does not fit.
+
+        Nothing is built when the weights of all together would not fit into memory.
+        """
         super().__init__()
+        check_memory(config, lambda kind: _build_mixer(config, kind))
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.width)
         nn.init.normal_(self.embed.weight, std=config.init_std)
@@ -83,6 +96,8 @@ class Model(nn.Module):
             self.head = nn.Linear(config.width, config.vocab_size, bias=False)
             nn.init.normal_(self.head.weight, std=config.init_std)
         self.position = _build_position(config)
+        known = learned_positions(config)
+        self._last_position = LAST_POSITION if known is None else known - 1
         _convert(self, torch_dtype(config.dtype))
 
     @staticmethod
@@ -110,11 +125,12 @@ class Model(nn.Module):
         where, checks = f"model '{self.config.name}'", not torch.compiler.is_compiling()
         if checks:
             check_are_tensors(ConfigError, where, input_ids=input_ids, positions=positions)
+            check_shapes(where, input_ids, positions)
         if states is None:
             states = unflatten_states(self, initial_states(self, input_ids.shape[0]))
         if checks:
-            check_arguments(where, self.state_specs(), input_ids, positions, states)
-            check_ids(where, input_ids, self.config.vocab_size)
+            check_states(where, self.state_specs(), input_ids.shape[0], states)
+            check_tokens(where, input_ids, positions, self.config.vocab_size, self._last_position)
         x, ctx = self.embedded(input_ids, positions)
         after: States = []
         for step in self.steps:
@@ -191,7 +207,9 @@ def initial_states(
     """The states before the first token, flat: ``state.{layer}.{key}``.
 
     Type and device are those of the model, or ``dtype`` of the configuration and the CPU.
+    ConfigError for a batch that is none.
     """
+    check_batch("initial states", batch)
     if isinstance(source, Model):
         specs, own, here = source.state_specs(), source.dtype, source.embed.weight.device
     else:
@@ -271,7 +289,13 @@ def _build_mixer(config: ModelConfig, kind: Kind) -> SequenceMixer:
     turned = _turned_size(config)
     cls = cast(type[SequenceMixer], registry.get("mixers", kind.kind))
     options = build_config(cls.Config, kind.options, f"mixer '{kind.kind}'")
-    mixer = cls(options, config.width)
+    try:
+        mixer = cls(options, config.width)
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        raise ConfigError(
+            f"mixer '{kind.kind}' cannot be built with these options in a model of width "
+            f"{config.width}: {_first_line(error)}"
+        ) from error
     own = getattr(mixer, "head_dim", turned)
     if config.position is not None and turned is not None and own != turned:
         raise ConfigError(
@@ -279,6 +303,10 @@ def _build_mixer(config: ModelConfig, kind: Kind) -> SequenceMixer:
             f"'{config.position.kind}' is built for head_dim {turned}; make them equal"
         )
     return mixer
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _turned_size(config: ModelConfig) -> int | None:

@@ -14,10 +14,18 @@ import torch
 from torch import Tensor
 
 from seqmix import registry
+from seqmix.arguments import holds_numbers
 from seqmix.config import ModelConfig, build_config
 from seqmix.errors import ConfigError, PluginError
 
-__all__ = ["Prompts", "Request", "is_one_prompt", "learned_positions", "make_request"]
+__all__ = [
+    "Prompts",
+    "Request",
+    "integers",
+    "is_one_prompt",
+    "learned_positions",
+    "make_request",
+]
 
 Prompts: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | Tensor"
 
@@ -36,7 +44,13 @@ class Request:
 
 
 def is_one_prompt(prompts: Prompts) -> bool:
-    """Whether this is a single list of ids."""
+    """Whether this is a single list of ids; ConfigError where it is neither one nor several."""
+    if not isinstance(prompts, Tensor | Sequence) or isinstance(prompts, str | bytes):
+        found = "None" if prompts is None else type(prompts).__name__
+        raise ConfigError(
+            f"a prompt should be a list of ids, several of them lists of ids or an int64 tensor, "
+            f"found {found}; a tokenizer makes ids of text, torch.from_numpy a tensor of an array"
+        )
     return not isinstance(prompts, Tensor) and not any(
         isinstance(p, Sequence | Tensor) and getattr(p, "ndim", 1) for p in prompts
     )
@@ -73,6 +87,14 @@ def learned_positions(config: ModelConfig) -> int | None:
     return None if found is None else int(found)
 
 
+def integers(values: Iterable[Any], where: str) -> list[int]:
+    """The values as integers; ConfigError for what is none, such as 1.5."""
+    try:
+        return [operator.index(value) for value in values]
+    except TypeError as error:
+        raise ConfigError(f"{where} should consist of integers: {error}") from error
+
+
 def _rows_of(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
     if isinstance(prompts, Tensor):
         found = _rows_of_tensor(prompts, mask)
@@ -82,7 +104,7 @@ def _rows_of(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
         )
     else:
         given = cast("Sequence[Sequence[int]]", [prompts] if is_one_prompt(prompts) else prompts)
-        found = [_integers(ids, f"prompt {row}") for row, ids in enumerate(given)]
+        found = [integers(ids, f"prompt {row}") for row, ids in enumerate(given)]
     if not found or not all(found):
         empty = f"; prompt {found.index([])} of {len(found)} is empty" if found else ""
         raise ConfigError(
@@ -96,6 +118,14 @@ def _rows_of_tensor(prompts: Tensor, mask: Tensor | None) -> list[list[int]]:
     if prompts.ndim != 2 or prompts.dtype != torch.int64:
         raise ConfigError(
             f"a prompt tensor should be int64 [B, S], found {prompts.dtype} {list(prompts.shape)}"
+        )
+    if mask is not None and not isinstance(mask, Tensor):
+        raise ConfigError(
+            f"attention_mask should be a tensor {list(prompts.shape)}, found {type(mask).__name__}"
+        )
+    if not all(holds_numbers(given) for given in (prompts, mask) if given is not None):
+        raise ConfigError(
+            "prompts and attention_mask should lie in memory: neither meta nor sparse"
         )
     if mask is None:
         return cast("list[list[int]]", prompts.tolist())
@@ -137,9 +167,9 @@ def _check_length(
 
 def _limits(max_new_tokens: int | Sequence[int], batch: int) -> list[int]:
     if isinstance(max_new_tokens, Sequence):
-        limits = _per_row(_integers(max_new_tokens, "max_new_tokens"), batch, "max_new_tokens")
+        limits = _per_row(integers(max_new_tokens, "max_new_tokens"), batch, "max_new_tokens")
     else:
-        limits = _integers([max_new_tokens], "max_new_tokens") * batch
+        limits = integers([max_new_tokens], "max_new_tokens") * batch
     if min(limits) < 1:
         raise ConfigError(f"max_new_tokens should be at least 1, found {min(limits)}")
     return limits
@@ -147,12 +177,14 @@ def _limits(max_new_tokens: int | Sequence[int], batch: int) -> list[int]:
 
 def _stops(stop: Collection[int] | Sequence[Collection[int]], batch: int) -> list[frozenset[int]]:
     """One set for every row, or for all of them the same."""
+    if isinstance(stop, str | bytes) or not isinstance(stop, Collection):
+        raise ConfigError(f"stop should be a collection of ids, found {stop!r}; stop=[id] is one")
     given = list(cast("Collection[Any]", stop))
     if not any(isinstance(one, Collection) for one in given):
-        return [frozenset(_integers(given, "stop"))] * batch
+        return [frozenset(integers(given, "stop"))] * batch
     if not all(isinstance(one, Collection) for one in given):
         raise ConfigError(f"stop should be ids, or one collection of ids per prompt, found {given}")
-    return _per_row([frozenset(_integers(one, "stop")) for one in given], batch, "stop")
+    return _per_row([frozenset(integers(one, "stop")) for one in given], batch, "stop")
 
 
 def _per_row(values: list[Any], batch: int, name: str) -> list[Any]:
@@ -162,10 +194,3 @@ def _per_row(values: list[Any], batch: int, name: str) -> list[Any]:
             "for all"
         )
     return values
-
-
-def _integers(values: Iterable[Any], where: str) -> list[int]:
-    try:
-        return [operator.index(value) for value in values]
-    except TypeError as error:
-        raise ConfigError(f"{where} should consist of integers: {error}") from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy
 import torch
@@ -55,6 +56,9 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
+            if not isinstance(given := getattr(self, name), Real):
+                raise ConfigError(f"{name} should be a number, found {given!r}")
         if not math.isfinite(self.temperature) or self.temperature < 0:
             raise ConfigError(
                 f"temperature should be 0 (greedy) or a positive number, found {self.temperature}"
