@@ -15,10 +15,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from seqmix.cache_room import SEAL, hold, limit, make_room, release
+from seqmix.cache_room import SEAL, drop, hold, limit, make_room, release
+from seqmix.lock import LockFile
+from seqmix.reading import UnreadableError, read_json, read_text
+from seqmix.whole_file import write_whole
 
 __all__ = [
     "SEAL",
@@ -28,10 +32,14 @@ __all__ = [
     "fetch",
     "key_of",
     "limit",
+    "one_writer",
     "remember",
     "remove",
     "store",
 ]
+
+PATIENCE = 600.0
+"""Seconds to wait for another process that makes the same entry; the slowest takes minutes."""
 
 
 def directory() -> Path:
@@ -56,7 +64,7 @@ def key_of(*parts: str) -> str:
     """One sha256 over several texts, none of which can run into the next."""
     total = hashlib.sha256()
     for part in parts:
-        data = part.encode()
+        data = part.encode("utf-8", "surrogatepass")  # Names of files may be any bytes.
         total.update(f"{len(data)}:".encode() + data)
     return total.hexdigest()
 
@@ -69,11 +77,11 @@ def fetch(key: str) -> Path | None:
     """
     limit()
     folder = directory() / "compiled" / key
-    if not folder.is_dir():
+    if not folder.is_dir() or folder.is_symlink():
         return None
     # What has a seal but cannot be held is on its way out.
     held = hold(folder)
-    if not held and (folder / SEAL).exists():
+    if not held and (folder / SEAL).is_file():
         return None
     if not held or not _is_whole(folder):
         remove(key)
@@ -108,11 +116,27 @@ def store(key: str, write: Callable[[Path], None]) -> None:
     make_room(home, key)
 
 
+@contextmanager
+def one_writer(key: str) -> Iterator[None]:
+    """Let one process or thread after the other make an entry: who waited finds it made.
+
+    Who waits for too long, or where there can be no lock, makes it as well: that is only slower.
+    """
+    lock = LockFile(directory() / "locks" / key)
+    with contextlib.suppress(OSError):
+        lock.take(PATIENCE)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            lock.release(remove=True)
+
+
 def remove(key: str) -> None:
     """Drop an entry, used or not; nothing happens when there is none."""
     folder = directory() / "compiled" / key
     release(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    drop(folder)
 
 
 def remember(kind: str, text: str, compute: Callable[[], str]) -> str:
@@ -121,34 +145,24 @@ def remember(kind: str, text: str, compute: Callable[[], str]) -> str:
         return compute()
     path = directory() / kind / key_of(text)
     try:
-        known = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        known = read_text(path)
+    except UnreadableError:
         known = ""
     value, _, check = known.partition("\n")
     if known and check == key_of(value):
         return value
     value = compute()
-    _write_whole(path, f"{value}\n{key_of(value)}")
+    with contextlib.suppress(OSError):  # Where one cannot write, nothing is remembered.
+        if path.is_symlink() or not path.is_file():
+            path.unlink(missing_ok=True)  # A pipe would wait for a reader, a link leads elsewhere.
+        write_whole(path, f"{value}\n{key_of(value)}")
     return value
-
-
-def _write_whole(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
-    except OSError:
-        # Where one cannot write, there is nothing to clean up either; else do.
-        with contextlib.suppress(OSError):
-            aside.unlink()
 
 
 def _is_whole(folder: Path) -> bool:
     try:
-        sealed = json.loads((folder / SEAL).read_text(encoding="utf-8"))
-        return bool(sealed == _digests(folder))
-    except (OSError, ValueError):
+        return bool(read_json(folder / SEAL) == _digests(folder))
+    except (OSError, UnreadableError):
         return False
 
 
@@ -156,6 +170,8 @@ def _digests(folder: Path) -> dict[str, str]:
     """The sha256 of every file below ``folder`` but the seal, by relative path."""
     found = {}
     for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            raise UnreadableError(f"{path} is a link, which no entry has")
         if not path.is_file() or path.name == SEAL:
             continue
         with path.open("rb") as file:

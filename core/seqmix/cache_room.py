@@ -11,28 +11,32 @@ import contextlib
 import os
 import re
 import shutil
+import stat
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from seqmix.errors import ConfigError
+from seqmix.lock import is_at, try_lock
+from seqmix.whole_file import LEFT_OVER, part_of
 
-if sys.platform != "win32":
-    import fcntl
-
-__all__ = ["DEFAULT_LIMIT", "SEAL", "hold", "limit", "make_room", "release"]
+__all__ = ["DEFAULT_LIMIT", "SEAL", "drop", "hold", "limit", "make_room", "release"]
 
 SEAL = ".sealed.json"
 """The file that makes a folder an entry. Its time is that of the last use."""
 
 DEFAULT_LIMIT = "20G"
 
-LEFT_OVER = 24 * 3600
-"""Seconds after which a folder that was being written or removed belongs to nobody any more."""
+_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""A pipe in the place of a seal would wait for someone who writes; a link is no seal."""
 
 _held: dict[Path, int] = {}
 """Descriptors of the locked seals of the entries that this process uses."""
+
+_holding = threading.RLock()
+"""Of the threads of this process: one at a time looks at what is held."""
 
 
 def limit() -> int | None:
@@ -54,27 +58,43 @@ def limit() -> int | None:
 
 def hold(folder: Path) -> bool:
     """Keep an entry until this process ends; False when it is going, or is no entry."""
-    seal = folder / SEAL
-    if folder in _held:
-        if _is_at(_held[folder], seal):
-            return True
-        release(folder)  # Someone has removed it and made it again.
+    with _holding:
+        if folder in _held:
+            if is_at(_held[folder], folder / SEAL):
+                return True
+            release(folder)  # Someone has removed it and made it again.
+        file = _locked(folder / SEAL)
+        if file is None:
+            return False
+        _held[folder] = file
+        return True
+
+
+def _locked(seal: Path) -> int | None:
+    """The descriptor of a seal with a shared lock; None where it is going, or gone."""
     try:
-        file = os.open(seal, os.O_RDONLY)
+        file = os.open(seal, os.O_RDONLY | _WITHOUT_WAITING)
     except OSError:
-        return False
+        return None
     # Between opening and locking, the entry may have gone: then the path is another file, or none.
-    if not _lock(file, exclusive=False) or not _is_at(file, seal):
+    whole = stat.S_ISREG(os.fstat(file).st_mode)
+    if not whole or try_lock(file, exclusive=False) is False or not is_at(file, seal):
         os.close(file)
-        return False
-    _held[folder] = file
-    return True
+        return None
+    return file
 
 
 def release(folder: Path) -> None:
     """Keep an entry no longer; nothing happens when it was not held."""
-    if (file := _held.pop(folder, None)) is not None:
-        os.close(file)
+    with _holding:
+        if (file := _held.pop(folder, None)) is not None:
+            os.close(file)
+
+
+def drop(folder: Path) -> None:
+    """Remove an entry, used or not, so that nobody sees half of it; nothing where there is none."""
+    with contextlib.suppress(OSError):
+        shutil.rmtree(folder.rename(part_of(folder)), ignore_errors=True)
 
 
 def make_room(home: Path, newest: str) -> None:
@@ -106,12 +126,11 @@ def _sweep(home: Path) -> None:
 
 def _push_out(folder: Path) -> bool:
     """Remove an entry unless it is in use; whether it is gone, by this process or by another."""
-    aside = folder.with_name(f".removing-{folder.name}-{os.getpid()}")
     try:
         with _alone(folder) as alone:
             if not alone:
                 return False
-            folder.rename(aside)
+            aside = folder.rename(part_of(folder))
     except OSError:
         return not folder.exists()
     shutil.rmtree(aside, ignore_errors=True)
@@ -132,30 +151,10 @@ def _alone(folder: Path) -> Iterator[bool]:
         return
     try:
         # Meanwhile it may have gone, and come again: then the lock is on a file of the old one.
-        yield _lock(file, exclusive=True) and _is_at(file, seal)
+        # Where there are no locks, entries can be used but not pushed out.
+        yield try_lock(file, exclusive=True) is True and is_at(file, seal)
     finally:
         os.close(file)
-
-
-def _lock(file: int, *, exclusive: bool) -> bool:
-    """Lock without waiting. Where there are no locks, entries can be used but not pushed out."""
-    if sys.platform == "win32":
-        return True
-    kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return not exclusive
-    return True
-
-
-def _is_at(file: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except OSError:
-        return False
 
 
 def _folders(home: Path, *, hidden: bool) -> list[Path]:

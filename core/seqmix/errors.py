@@ -12,6 +12,7 @@ __all__ = [
     "IRError",
     "PluginError",
     "SeqmixError",
+    "WriteError",
     "did_you_mean",
 ]
 
@@ -38,3 +39,12 @@ class BackendError(SeqmixError):
 
 class CheckpointError(SeqmixError):
     """A checkpoint that is wrong, truncated or foreign; names file, tensor, expected and found."""
+
+
+class WriteError(SeqmixError, OSError):
+    """A file or folder that cannot be written: which one, and what the system says against it."""
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        """``number`` is the system's (:mod:`errno`), where it has one."""
+        super().__init__(message)
+        self.errno = number

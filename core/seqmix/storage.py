@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,12 @@ from torch import Tensor, nn
 
 from seqmix.config import ModelConfig, read_config
 from seqmix.errors import CheckpointError
+from seqmix.inside import file_inside
+from seqmix.reading import UnreadableError
+from seqmix.safetensors_header import DTYPES, read_spans
 from seqmix.weights import Weights, to_numpy
+from seqmix.whole_file import whole_place, write_whole
+from seqmix.whole_folder import Mark, mark_of, read_steadily, whole_folder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,38 +35,51 @@ __all__ = [
     "read_weights",
     "save_model",
     "write_model",
+    "write_tensors",
 ]
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+LISTED = 20
 
 
 def save_model(model: Model, directory: Path | str) -> None:
-    """Write configuration and weights; the directory is made when it is not there."""
+    """Write configuration and weights; the directory is made when it is not there.
+
+    An earlier model there is replaced at once; other files of the directory stay. WriteError where
+    it cannot be written: then all is as it was.
+    """
     names = set(model.state_dict())
     weights = Weights.of(model)
     write_model(directory, model.config, weights.select(n for n in weights.names() if n in names))
 
 
 def write_model(directory: Path | str, config: ModelConfig, weights: Weights) -> None:
-    """Write a configuration and its weights; each file appears whole or not at all."""
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: weights.torch(name).contiguous() for name in weights.names()}
-    part = folder / f".{WEIGHTS_FILE}.{os.getpid()}"
-    try:
-        save_file(_unshared(tensors), part, metadata={"format": "pt"})
-        part.replace(folder / WEIGHTS_FILE)
-        part.write_text(config.to_json(), encoding="utf-8")
-        part.replace(folder / CONFIG_FILE)
-    finally:
-        part.unlink(missing_ok=True)
+    """Write a configuration and its weights as :func:`save_model` does, whole or not at all."""
+    tensors = {name: weights.torch(name) for name in weights.names()}
+    with whole_folder(directory, CONFIG_FILE) as folder:
+        write_tensors(folder / WEIGHTS_FILE, tensors)
+        write_whole(folder / CONFIG_FILE, config.to_json())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, whole or not at all; WriteError where that cannot be."""
+    stored = _unshared({name: tensor.contiguous() for name, tensor in tensors.items()})
+    with whole_place(path) as part:
+        try:
+            save_file(stored, part, metadata={"format": "pt"})
+        except SafetensorError as error:  # What it makes of what the system says.
+            raise OSError(str(error)) from error
 
 
 def load_model(directory: Path | str) -> Model:
-    """Read what :func:`save_model` wrote."""
-    config, weights = read_saved(directory)
-    return model_from_weights(config, weights, None, str(directory))
+    """Read what :func:`save_model` wrote, all of it at one time."""
+
+    def read() -> Model:
+        config, weights = read_saved(directory)
+        return model_from_weights(config, weights, None, str(directory))
+
+    return read_steadily(Path(directory) / CONFIG_FILE, read)
 
 
 def is_saved(directory: Path | str) -> bool:
@@ -72,16 +89,26 @@ def is_saved(directory: Path | str) -> bool:
 
 
 def read_saved(directory: Path | str) -> tuple[ModelConfig, Weights]:
-    """Configuration and lazy weights of a saved model; CheckpointError when a file is missing."""
+    """Configuration and lazy weights of a saved model.
+
+    CheckpointError when a file is missing or a link out of the directory, when the file of weights
+    is damaged, or when the configuration has more layers than there are tensors.
+    """
     folder = Path(directory)
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (folder / name).is_file():
-            raise CheckpointError(f"{folder}: has no {name}; expected a saved seqmix model")
-    return read_config(folder / CONFIG_FILE), read_weights(folder / WEIGHTS_FILE)
+    config = read_config(_file(folder, CONFIG_FILE))
+    weights = read_weights(_file(folder, WEIGHTS_FILE))
+    if (layers := sum(block.repeat for block in config.blocks)) > len(weights):
+        raise CheckpointError(
+            f"{folder / CONFIG_FILE}: has {layers} repeated blocks, expected at most one for each "
+            f"of the {len(weights)} tensors of {WEIGHTS_FILE}; they are of different models"
+        )
+    return config, weights
 
 
 def read_weights(path: Path) -> Weights:
-    """The tensors of a safetensors file, read on demand."""
+    """The tensors of a safetensors file, read on demand; CheckpointError when it is damaged."""
+    mark = mark_of(path)
+    spans = read_spans(path, DTYPES)
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
@@ -89,7 +116,7 @@ def read_weights(path: Path) -> Weights:
         raise CheckpointError(
             f"{path}: not a readable safetensors file: {error}; it may be truncated, write it again"
         ) from error
-    return Weights({name: _FileTensor(path, name) for name in names})
+    return Weights({name: _FileTensor(path, name, spans[name].shape, mark) for name in names})
 
 
 def model_from_weights(
@@ -97,27 +124,38 @@ def model_from_weights(
 ) -> Model:
     """A model whose weights are read one by one; CheckpointError lists all that do not fit.
 
-    No memory is spent on fresh weights. ``dtype`` replaces the one of the configuration.
+    No memory is spent on fresh weights, and none on a model that does not fit. ``dtype`` replaces
+    the one of the configuration.
     """
     from seqmix.dtypes import dtype_name
     from seqmix.model import Model
 
     if dtype is not None:
         config = config.model_copy(update={"dtype": dtype_name(dtype)})
-    with torch.device("meta"):
-        model = Model(config)
+    try:
+        with torch.device("meta"):
+            model = Model(config)
+    except (RuntimeError, TypeError, OverflowError) as error:
+        raise CheckpointError(
+            f"{source}: no weights can have the sizes of model '{config.name}': "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    _refuse_misfits(model, weights, source)
     _rebuild_computed(model, Model, config)
-    tensors = _matching(model, weights, source)
+    wanted = model.state_dict()
+    tensors = {name: weights.torch(name).to(target.dtype) for name, target in wanted.items()}
     model.load_state_dict(tensors, strict=True, assign=True)
     return model
 
 
 class _FileTensor:
-    """The loader of one tensor of a safetensors file."""
+    """The loader of one tensor of a safetensors file, which must be the one it was at first."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, shape: tuple[int, ...], mark: Mark) -> None:
         self._path = path
         self._name = name
+        self._mark = mark
+        self.shape = shape
 
     @property
     def identity(self) -> str:
@@ -126,8 +164,29 @@ class _FileTensor:
         return f"{self._path.resolve()}:{stat.st_size}:{stat.st_mtime_ns}:{self._name}"
 
     def __call__(self) -> NDArray[Any]:
-        with safe_open(self._path, framework="pt") as file:
-            return to_numpy(file.get_tensor(self._name))
+        try:
+            with safe_open(self._path, framework="pt") as file:
+                tensor = to_numpy(file.get_tensor(self._name))
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{self._path}: tensor '{self._name}' cannot be read: {error}; write it again"
+            ) from error
+        if mark_of(self._path) != self._mark:
+            raise CheckpointError(
+                f"{self._path}: was replaced since it was opened, and tensors of two models would "
+                "be mixed; load the model again"
+            )
+        return tensor
+
+
+def _file(folder: Path, name: str) -> Path:
+    try:
+        path = file_inside(folder, name)
+    except UnreadableError as error:
+        raise CheckpointError(f"{folder / name}: {error}") from error
+    if not path.is_file():
+        raise CheckpointError(f"{folder}: has no {name}; expected a saved seqmix model")
+    return path
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -141,23 +200,20 @@ def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-def _matching(model: nn.Module, weights: Weights, source: str) -> dict[str, Tensor]:
-    """Every tensor that the model stores, in its dtype; one error for all that do not fit."""
-    wanted = model.state_dict()
-    computed = {name for name, _ in model.named_buffers()} - set(wanted)
-    problems = [f"missing '{n}' {list(t.shape)}" for n, t in wanted.items() if n not in weights]
-    problems += [f"unexpected '{n}'" for n in weights.names() if n not in {*wanted, *computed}]
-    tensors = {}
-    for name, target in wanted.items():
-        if name not in weights:
-            continue
-        tensor = weights.torch(name)
-        if tensor.shape != target.shape:
-            problems.append(f"'{name}' should be {list(target.shape)}, found {list(tensor.shape)}")
-        tensors[name] = tensor.to(target.dtype)
+def _refuse_misfits(model: nn.Module, weights: Weights, source: str) -> None:
+    """CheckpointError for all that is missing, misshapen or not expected; reads no tensor."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    known = wanted.keys() | {name for name, _ in model.named_buffers()}
+    problems = [f"missing '{n}' {list(shape)}" for n, shape in wanted.items() if n not in weights]
+    problems += [f"unexpected '{name[:200]}'" for name in weights.names() if name not in known]
+    for name, shape in wanted.items():
+        if name in weights and (found := weights.shape(name)) != shape:
+            problems.append(f"'{name}' should be {list(shape)}, found {list(found)}")
     if problems:
-        raise CheckpointError(f"{source}: weights do not fit the model: " + "; ".join(problems))
-    return tensors
+        more = f"; and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
+        raise CheckpointError(
+            f"{source}: weights do not fit the model: {'; '.join(problems[:LISTED])}{more}"
+        )
 
 
 def _rebuild_computed(model: Model, build: Any, config: ModelConfig) -> None:

@@ -305,7 +305,7 @@ def test_refusals(program: Program, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="format 99 is not 1"):
         load(tmp_path)
     (tmp_path / "seqmix.json").write_text("{", encoding="utf-8")
-    with pytest.raises(BackendError, match="cannot be read"):
+    with pytest.raises(BackendError, match="is not valid JSON"):
         read_manifest(tmp_path)
 
 

@@ -109,8 +109,8 @@ def test_a_misspelt_key_comes_before_the_missing_one() -> None:
 @pytest.mark.parametrize(
     ("text", "suffix", "message"),
     [
-        ('{"a": ', ".json", "not valid json.*line 1"),
-        ("a = ", ".toml", "not valid toml"),
+        ('{"a": ', ".json", "not valid JSON.*line 1"),
+        ("a = ", ".toml", "not valid TOML"),
     ],
 )
 def test_no_json(tmp_path: Path, text: str, suffix: str, message: str) -> None:
@@ -122,7 +122,7 @@ def test_unreadable(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.json: cannot be read"):
         read_config(tmp_path / "none.json")
     (tmp_path / "latin.json").write_bytes(b'{"name": "\xe9"}')
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="no UTF-8 text"):
         read_config(tmp_path / "latin.json")
 
 

@@ -303,7 +303,7 @@ MASK = torch.ones(1, 2)
         (torch.zeros(0, 2, dtype=torch.int64), {}, "at least one token"),
         ([1, 53], {}, r"prompt 0: ids should be in 0\.\.52, found 53 at 1"),
         ([[1], [2, -1]], {}, r"prompt 1: ids should be in 0\.\.52, found -1 at 1"),
-        ("hello", {}, "prompt 0 should consist of integers"),
+        ("hello", {}, "found str; a tokenizer makes ids of text"),
         ([1.5], {}, "prompt 0 should consist of integers"),
         ([[1], 2], {}, "prompt 1 should consist of integers"),
         ([1], {"max_new_tokens": 0}, "max_new_tokens should be at least 1, found 0"),

@@ -58,8 +58,15 @@ def test_beyond_the_table() -> None:
     model = make(LEARNED)
     ids, positions = tiny.tokens(1, 2)
     model(ids, positions + 38)
-    with pytest.raises(ConfigError, match=r"'learned': positions should be in 0\.\.39, found 40;"):
+    with pytest.raises(
+        ConfigError, match=r"model 'model': positions should be in 0\.\.39, found 40;"
+    ):
         model(ids, positions + 39)
+    with pytest.raises(ConfigError, match="0 or more, or -1 at padding, found -2"):
+        model(ids, positions - 2)
+    assert isinstance(model.position, Learned)
+    with pytest.raises(ConfigError, match=r"'learned': positions should be in 0\.\.39, found 40;"):
+        model.position.embed(positions + 39)
     with pytest.raises(ConfigError, match="need 41 positions, model 'model' has learned 40"):
         list(generate(model, [1, 2], max_new_tokens=40))
 

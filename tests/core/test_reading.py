@@ -25,6 +25,21 @@ def test_what_is_valid_is_read(tmp_path: Path) -> None:
     assert parse_toml("a = [1, 2]\n[b]\nc = 'x'") == {"a": [1, 2], "b": {"c": "x"}}
 
 
+@pytest.mark.parametrize("text", ['["\\ud800"]', '{"a\\udfff": 1}'])
+def test_half_a_surrogate_pair_is_refused(text: str) -> None:
+    assert parse_json('["\\ud83d\\ude00"]') == ["😀"]
+    with pytest.raises(UnreadableError, match="half of a surrogate pair"):
+        parse_json(text)
+
+
+def test_keys_of_many_parts_are_refused() -> None:
+    assert parse_toml("a.b.c = 1.5\nd = [0.1, 0.2]")["a"] == {"b": {"c": 1.5}}
+    assert len(parse_toml(f"d = [{', '.join(['0.5'] * 500)}]")["d"]) == 500
+    for text in ("a." * 70 + "a = 1", "[" + '"a" . ' * 70 + "a]"):
+        with pytest.raises(UnreadableError, match="key of more than 64 parts"):
+            parse_toml(text)
+
+
 def test_a_file_of_just_the_limit_is_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 10)
     assert read_bytes(tmp_path / "a", 10) == b"x" * 10

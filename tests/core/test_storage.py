@@ -91,11 +91,11 @@ def test_broken_files(tmp_path: Path) -> None:
     whole = weights.read_bytes()
     for part in (whole[:-7], whole[:20], b"", b"\xff" * 64):
         weights.write_bytes(part)
-        with pytest.raises(CheckpointError, match=r"model\.safetensors: not a readable"):
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: "):
             storage.load_model(tmp_path)
     weights.write_bytes(whole)
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ConfigError, match="not valid json"):
+    with pytest.raises(ConfigError, match="not valid JSON"):
         storage.load_model(tmp_path)
 
 

@@ -14,6 +14,7 @@ from tests.core.training_cases import Counting, tiny_training
 from seqmix import registry
 from seqmix.config import Kind
 from seqmix.errors import ConfigError
+from seqmix.lock import LockFile
 from seqmix.training.sweeps.job import RESULT, Job
 from seqmix.training.sweeps.run import Run, identity
 from seqmix.training.sweeps.sweep import CSV, PARQUET, TIMES, Sweep
@@ -174,14 +175,11 @@ def test_a_table_as_parquet(tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
-    from filelock import FileLock
-
-    sweep = Sweep(tiny_runs(1), tmp_path)
-    with (
-        FileLock(tmp_path / ".lock", is_singleton=False),
-        pytest.raises(ConfigError, match="another process is at work"),
-    ):
+    sweep, other = Sweep(tiny_runs(1), tmp_path), LockFile(tmp_path / ".lock")
+    assert other.take()
+    with pytest.raises(ConfigError, match="another process is at work"):
         sweep.run()
+    other.release()
     assert len(sweep.run().rows) == 1
 
 

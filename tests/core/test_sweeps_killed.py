@@ -118,9 +118,9 @@ def test_a_killed_sweep_leaves_no_orphan_and_ends_with_the_same_table(
 
 
 @pytest.mark.full
-def test_five_kills_at_random_points(tmp_path: Path) -> None:
-    out, steps, chance = tmp_path / "cut", 300, random.Random(0)
-    for _ in range(5):
+def test_twenty_kills_at_random_points(tmp_path: Path) -> None:
+    out, steps, chance = tmp_path / "cut", 1200, random.Random(0)
+    for _ in range(20):
         before = written(out)
         process = started(out, steps)
         wait_for(partial(moved_on, out, before))

@@ -44,7 +44,7 @@ def kill_while_it_trains(training: object, out: Path, wait: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("kills", "steps"), [(2, 40), pytest.param(5, 400, marks=pytest.mark.full)]
+    ("kills", "steps"), [(2, 40), pytest.param(20, 1600, marks=pytest.mark.full)]
 )
 def test_a_killed_training_ends_with_the_same_bytes(tmp_path: Path, kills: int, steps: int) -> None:
     # Saves at every step, so that many a kill falls into the writing of a checkpoint.

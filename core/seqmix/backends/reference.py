@@ -10,8 +10,10 @@ from torch import Tensor
 
 from seqmix.backend import Availability, Backend, Executable, Program, Report
 from seqmix.errors import BackendError
+from seqmix.inputs import resolved
 from seqmix.interface import (
-    check_inputs,
+    MANIFEST,
+    InputCheck,
     check_options,
     read_manifest,
     read_module,
@@ -20,6 +22,7 @@ from seqmix.interface import (
 )
 from seqmix.storage import read_saved, write_model
 from seqmix.weights import to_numpy, to_torch
+from seqmix.whole_folder import whole_folder
 from seqmix_ir.graph import Op
 from seqmix_ir.interpret import Interpreter
 
@@ -35,20 +38,26 @@ class ReferenceExecutable(Executable):
         self.report = report
         self.judge = judge
         self._program = program
+        self._checks = {
+            graph.name: InputCheck(graph, program.config, any_float=judge, wait=True)
+            for graph in program.module.graphs
+        }
         self._interpreter = Interpreter(program.module, program.weights.numpy, judge=judge)
 
     def run(self, graph: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Interpret a graph; the judge takes and gives float64 for every float."""
-        check_inputs(self._program.module.graph(graph), inputs, any_float=self.judge)
-        arrays = {name: to_numpy(tensor) for name, tensor in inputs.items()}
+        self._program.module.graph(graph)  # Says which graphs there are.
+        self._checks[graph](inputs)
+        arrays = {name: to_numpy(tensor) for name, tensor in resolved(inputs).items()}
         results = self._interpreter.run(graph, arrays)
         return {name: to_torch(array) for name, array in results.items()}
 
     def save(self, directory: Path | str) -> None:
         """Write the module as text, the configuration and the weights."""
-        write_manifest(directory, self.report, judge=self.judge)
-        write_module(directory, self._program.module)
-        write_model(directory, self.config, self._program.weights)
+        with whole_folder(directory, MANIFEST) as folder:
+            write_model(folder, self.config, self._program.weights)
+            write_module(folder, self._program.module)
+            write_manifest(folder, self.report, judge=self.judge)
 
 
 class ReferenceBackend(Backend):

@@ -12,7 +12,8 @@ from torch import Tensor
 from seqmix.backend import Availability, Backend, Executable, Program, Report
 from seqmix.errors import BackendError
 from seqmix.interface import (
-    check_inputs,
+    MANIFEST,
+    InputCheck,
     check_options,
     read_manifest,
     read_module,
@@ -21,6 +22,7 @@ from seqmix.interface import (
 )
 from seqmix.model import Model, flatten_states, initial_states, unflatten_states
 from seqmix.storage import load_model, model_from_weights, save_model
+from seqmix.whole_folder import whole_folder
 from seqmix_ir.graph import Module, Op
 
 __all__ = ["TorchBackend", "TorchExecutable"]
@@ -36,12 +38,15 @@ class TorchExecutable(Executable):
         self.model = model
         self._module = module
         self._device = model.embed.weight.device
-        length = module.graph("forward").results["logits"].type.shape[1]
+        forward = module.graph("forward")
+        self._check = InputCheck(forward, model.config, wait=self._device.type == "cpu")
+        length = forward.results["logits"].type.shape[1]
         self._keep = length if isinstance(length, int) else 0
 
     def run(self, graph: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run the model on its own device; ``forward`` is the only graph."""
-        check_inputs(self._module.graph(graph), inputs)
+        self._module.graph(graph)  # Says which graphs there are.
+        self._check(inputs)
         here = {name: tensor.to(self._device) for name, tensor in inputs.items()}
         ids, positions = here.pop("input_ids"), here.pop("positions")
         with torch.no_grad():
@@ -55,9 +60,10 @@ class TorchExecutable(Executable):
 
     def save(self, directory: Path | str) -> None:
         """Write configuration and weights."""
-        write_manifest(directory, self.report)
-        write_module(directory, self._module)
-        save_model(self.model, directory)
+        with whole_folder(directory, MANIFEST) as folder:
+            save_model(self.model, folder)
+            write_module(folder, self._module)
+            write_manifest(folder, self.report)
 
 
 class TorchBackend(Backend):

@@ -7,10 +7,12 @@ import json
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from seqmix.bench.ceiling import BYTES, FLOPS
 from seqmix.errors import ConfigError
+from seqmix.reading import UnreadableError, read_json
 from seqmix.whole_file import write_whole
 
 __all__ = ["Case", "Entry", "Result", "Row", "Settings", "read_result", "write_result"]
@@ -153,21 +155,12 @@ def write_result(result: Result, path: Path) -> None:
 def read_result(path: Path) -> Result:
     """Read what :func:`write_result` wrote; ConfigError for anything else."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
+        content = read_json(path)
+        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise ValueError(f"not of format {FORMAT}")
-        return _result(content)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return TypeAdapter(Result).validate_python(content)
+    except (UnreadableError, ValueError) as error:
+        reason = str(error).replace("\n", " ")[:300]
         raise ConfigError(
-            f"{path} holds no results of this command ({error}); choose another file, or remove it"
+            f"{path} holds no results of this command ({reason}); choose another file, or remove it"
         ) from error
-
-
-def _result(content: dict[str, Any]) -> Result:
-    cases = [
-        Case(**{**case, "rows": [Row(**row) for row in case["rows"]]})
-        for case in content.pop("cases")
-    ]
-    settings = Settings(**content.pop("settings"))
-    entries = [Entry(**entry) for entry in content.pop("entries")]
-    return Result(settings=settings, entries=entries, cases=cases, **content)

@@ -9,7 +9,6 @@ A peer is a callable of a checkpoint and a number of threads that returns a
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -18,6 +17,7 @@ from seqmix import registry
 from seqmix.bench.contestant import Contestant, ExecutableContestant
 from seqmix.checkpoint import Checkpoint
 from seqmix.errors import ConfigError, PluginError, SeqmixError
+from seqmix.reading import UnreadableError, parse_json
 
 if TYPE_CHECKING:
     from seqmix.backend import Backend
@@ -109,6 +109,6 @@ def _peer(target: str) -> Maker:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse_json(text)
+    except UnreadableError:
         return text

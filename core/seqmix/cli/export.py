@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.filesize import decimal
 
 from seqmix.cli.loading import check_backend_name, compile_model, load_checkpoint, load_model
 from seqmix.errors import CheckpointError, ConfigError
+from seqmix.interface import MANIFEST
 from seqmix.progress import progress
+from seqmix.whole_folder import whole_folder
 
 if TYPE_CHECKING:
     from seqmix.checkpoint import Checkpoint
@@ -47,21 +48,12 @@ def export_model(
     options |= {} if save_kernels is None else {"save_kernels": str(save_kernels)}
     checkpoint = load_checkpoint(source, rope)
     executable = compile_model(load_model(checkpoint), backend, options)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        with progress(f"writing {out}"):
-            _save_tokenizer(checkpoint, temporary)
-            executable.save(temporary)
-        if out.exists():
-            shutil.rmtree(out)
-        temporary.chmod(0o755)
-        temporary.rename(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with progress(f"writing {out}"), whole_folder(out, MANIFEST, keep=False) as folder:
+        _save_tokenizer(checkpoint, folder)
+        executable.save(folder)
     console = Console()
     for file in sorted(out.iterdir()):
-        console.print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
+        console.print(f"{file}  {decimal(file.stat().st_size)}")
     for note in executable.report.notes if weights is not None else ():
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
@@ -92,8 +84,6 @@ def _onnx_options(backend: str, opset: int | None, contrib: bool) -> dict[str, i
 
 def _check_place(out: Path, force: bool) -> None:
     """ConfigError when something would be lost; only an earlier export may be replaced."""
-    from seqmix.interface import MANIFEST
-
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / MANIFEST).is_file():

@@ -13,6 +13,7 @@ from rich.table import Table
 from seqmix import registry
 from seqmix.cli.loading import load_checkpoint
 from seqmix.errors import CheckpointError, ConfigError, did_you_mean
+from seqmix.reading import UnreadableError, parse_json
 
 if TYPE_CHECKING:
     from seqmix.checkpoint import Checkpoint
@@ -126,8 +127,14 @@ def _mixer(name: str, options: dict[str, Any], width: int) -> SequenceMixer:
         checked = build_config(cls.Config, options, f"mixer '{name}'")
     except ConfigError as error:
         raise ConfigError(f"{error}; options are given as --option KEY=VALUE") from error
-    with torch.device("meta"):
-        made: SequenceMixer = cls(checked, width)
+    try:
+        with torch.device("meta"):
+            made: SequenceMixer = cls(checked, width)
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        raise ConfigError(
+            f"mixer '{name}' cannot be built with these options at width {width}: "
+            f"{(str(error).splitlines() or [type(error).__name__])[0]}"
+        ) from error
     return made
 
 
@@ -173,8 +180,8 @@ def _parsed(options: Sequence[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse_json(text)
+    except UnreadableError:
         return text
 
 

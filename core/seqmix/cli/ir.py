@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqmix import hooks
 from seqmix.cli.loading import check_backend_name, load_checkpoint, load_model, pick_backend
-from seqmix.errors import ConfigError, did_you_mean
+from seqmix.errors import ConfigError, WriteError, did_you_mean
 from seqmix.progress import progress
+from seqmix.whole_file import write_whole
 
 if TYPE_CHECKING:
     from seqmix.backend import Backend
@@ -50,7 +50,7 @@ def print_ir(
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text, encoding="utf-8")
+        write_whole(out, text)
 
 
 def write_page(
@@ -92,17 +92,9 @@ def _check_folder(file: Path) -> None:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file, which appears whole or not at all; a link stays one."""
-    target = file.resolve()
-    part = target.with_name(f".seqmix-{os.getpid()}.html")
+    """Write a file, which appears whole or not at all; ConfigError where that cannot be."""
     try:
         # A name may hold half of a surrogate pair, which UTF-8 has no bytes for.
-        part.write_bytes(text.encode("utf-8", "backslashreplace"))
-        part.replace(target)
-    except OSError as error:
-        raise ConfigError(
-            f"{file}: cannot be written: {error.strerror or error}; choose another place"
-        ) from error
-    finally:
-        if part.exists():
-            part.unlink()
+        write_whole(file, text.encode("utf-8", "backslashreplace"))
+    except WriteError as error:
+        raise ConfigError(str(error)) from error

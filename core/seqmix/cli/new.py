@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
-from tempfile import mkdtemp
 
 from seqmix import registry
 from seqmix.errors import ConfigError
+from seqmix.whole_folder import whole_folder
 
 __all__ = ["write_mixer_package"]
 
@@ -38,15 +37,9 @@ def write_mixer_package(name: str, out: Path | None) -> None:
     folder = Path(names["distribution"]) if out is None else out
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"{folder} exists; choose another folder with --out")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with whole_folder(folder, "pyproject.toml") as aside:
         for path, template in _TEMPLATES.items():
             _write(aside / path.format(**names), template, names)
-        aside.chmod(0o755)
-        aside.rename(folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     for written in sorted(folder.rglob("*.*")):
         print(written)
     print(

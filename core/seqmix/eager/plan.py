@@ -6,6 +6,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any, TypeAlias
 
 import torch
@@ -35,6 +36,8 @@ _PLANS: OrderedDict[Hashable, Plan | None] = OrderedDict()
 _FALLBACKS: dict[str, str] = {}
 _TRIED: Counter[str] = Counter()
 _LOG = logging.getLogger(__name__)
+_ONE_THREAD = RLock()
+"""Deriving draws from torch's generator and restores it, and plans make room for each other."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,11 @@ def _where(cell: Any) -> str:
 
 def plan_for(call: Call, identity: Identity) -> Plan | None:
     """The plan for a call; None where there can be none, which is noted."""
+    with _ONE_THREAD:
+        return _known_or_derived(call, identity)
+
+
+def _known_or_derived(call: Call, identity: Identity) -> Plan | None:
     key = _key(call, identity)
     if key in _PLANS:
         _PLANS.move_to_end(key)

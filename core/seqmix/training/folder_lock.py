@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from pathlib import Path
 
 from seqmix.errors import ConfigError
-
-if sys.platform != "win32":
-    import fcntl
+from seqmix.lock import LockFile
 
 __all__ = ["LOCK_FILE", "FolderLock"]
 
@@ -25,37 +22,33 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         """Take the lock; ConfigError that names the other process when it is taken."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file: int | None = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
-        if not _lock(self._file):
-            holder = os.read(self._file, LONGEST).decode(errors="replace") or "another process"
-            self.release()
+        self._lock = LockFile(folder / LOCK_FILE)
+        if not self._lock.take():
             raise ConfigError(
-                f"{folder}: {holder} is training into this folder; wait until it is done, end it, "
-                "or choose another folder"
+                f"{folder}: {_holder(self._lock.path)} is training into this folder; wait until it "
+                "is done, end it, or choose another folder"
             )
-        os.truncate(self._file, 0)
-        os.write(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        _sign(self._lock.file)
 
     def release(self) -> None:
         """Give the folder free; nothing happens the second time."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        self._lock.release()
 
     def __del__(self) -> None:
         """A lock that nobody can release any more is released."""
         self.release()
 
 
-def _lock(file: int) -> bool:
-    """Lock without waiting; where a file system knows no locks, everybody gets one."""
-    if sys.platform == "win32":
-        return True
+def _sign(file: int | None) -> None:
+    """Write into the file who holds it."""
+    if file is not None:
+        os.truncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+
+
+def _holder(path: Path) -> str:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        with path.open("rb") as file:
+            return file.read(LONGEST).decode(errors="replace") or "another process"
     except OSError:
-        return True
-    return True
+        return "another process"

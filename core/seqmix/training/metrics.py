@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from seqmix.errors import ConfigError
-from seqmix.whole_file import write_whole
+from seqmix.whole_file import write_whole, writing
 
 __all__ = ["COLUMNS", "Metrics", "Row", "check_tensorboard"]
 
@@ -43,8 +43,11 @@ class Metrics:
         self._board: Any = None if tensorboard is None else _board(tensorboard, rows)
 
     def add(self, row: Row) -> None:
-        """Append a row; it is on disk when this returns."""
-        with self._path.open("a", encoding="utf-8", newline="") as file:
+        """Append a row; it is in the file when this returns. WriteError where it cannot be.
+
+        What a killed process or a full disk leaves of a row is gone when the training goes on.
+        """
+        with writing(self._path), self._path.open("a", encoding="utf-8", newline="") as file:
             _writer(file).writerow(_cells(row))
         if self._board is not None:
             _show(self._board, row)

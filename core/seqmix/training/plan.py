@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from seqmix.config import Kind, ModelConfig, Strict, build_config
-from seqmix.errors import ConfigError
+from seqmix.config import Kind, ModelConfig, Strict, build_config, read_options
 
 __all__ = ["Plan", "Training", "learning_rate", "read_training"]
 
@@ -73,14 +70,7 @@ class Training(Strict):
 
 def read_training(path: Path) -> Training:
     """A training from a ``.json`` or ``.toml`` file; ConfigError where it does not fit."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid {path.suffix.lstrip('.')}: {error}") from error
-    return build_config(Training, data, str(path))
+    return build_config(Training, read_options(path), str(path))
 
 
 def learning_rate(step: int, plan: Plan) -> float:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from seqmix.errors import CheckpointError
+from seqmix.reading import UnreadableError, parse_json
 from seqmix.training.plan import Training
 from seqmix.training.processes import first_for_all
 from seqmix.training.sharding import is_sharded
@@ -67,8 +68,8 @@ def read_stored(
     CheckpointError when the checkpoint is damaged, or of another training.
     """
     content = _content(path)
-    _same(path, content.pop("training"), training)
-    if content.pop("data") != task.fingerprint():
+    _same(path, content.pop("training", None), training)
+    if content.pop("data", None) != task.fingerprint():
         raise CheckpointError(f"{path}: the data has changed since; restore it, or {ANEW}")
     try:
         if "shards" in content:
@@ -108,7 +109,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
         with whole_file(path) as file:
             torch.save(content, file)
     except (OSError, RuntimeError) as error:  # torch makes its own errors of those of files.
-        cause = error if isinstance(error, OSError) else error.__context__ or error
+        cause = error.__cause__ or error.__context__ or error
         raise CheckpointError(
             f"{path}: cannot be written: {cause}; make room, then go on with the same command: "
             "the checkpoint before this one is as it was"
@@ -137,8 +138,12 @@ def _fill(
         }
 
 
-def _same(path: Path, found: str, training: Training) -> None:
-    old, new = json.loads(found), json.loads(training.model_dump_json())
+def _same(path: Path, found: Any, training: Training) -> None:
+    try:
+        old = parse_json(found if isinstance(found, str) else "")
+    except UnreadableError as error:
+        raise _damaged(path, error) from error
+    new = json.loads(training.model_dump_json())
     if old == new:
         return
     changed = ", ".join(sorted(_differences(old, new, "")))

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from seqmix.checkpoint import Tokenizer
 from seqmix.errors import ConfigError
+from seqmix.reading import UnreadableError, read_json
 from seqmix.whole_file import whole_file, write_whole
 
 __all__ = ["TokenFile", "build_tokens", "documents", "made_from"]
 
 FORMAT = 1
+DTYPES = ("|u1", "<i4")
 CHUNK = 1 << 20
 """Characters that are read at a time where a file has several documents."""
 
@@ -33,7 +35,7 @@ class TokenFile:
         """Map what :func:`build_tokens` wrote; ConfigError when it is broken."""
         self.path = path
         try:
-            about = json.loads(_about(path).read_text(encoding="utf-8"))
+            about = _read_about(path)
             dtype = np.dtype(about["dtype"])
             # An empty file cannot be mapped.
             empty = path.stat().st_size == 0
@@ -41,7 +43,7 @@ class TokenFile:
             self.digest: str = about["digest"]
             self.highest: int = about["highest"]
             whole = len(self.tokens) == about["tokens"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, UnreadableError) as error:
             raise ConfigError(f"{path}: is no token file: {error}; remove it") from error
         if not whole:
             raise ConfigError(
@@ -131,6 +133,18 @@ def _write(
         "highest": highest,
         "digest": digest.hexdigest(),
     }
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    """What is said of a token file; UnreadableError where it is not what is needed."""
+    about = read_json(_about(path))
+    for key, kind in (("dtype", str), ("digest", str), ("tokens", int), ("highest", int)):
+        if not isinstance(about, dict) or not isinstance(about.get(key), kind):
+            raise UnreadableError(f"{_about(path).name} names no '{key}'")
+    if about["dtype"] not in DTYPES:
+        raise UnreadableError(f"has the type {about['dtype'][:40]!r}, expected one of {DTYPES}")
+    found: dict[str, Any] = about
+    return found
 
 
 def _about(path: Path) -> Path:

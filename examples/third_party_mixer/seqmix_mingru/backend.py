@@ -13,6 +13,7 @@ from seqmix import Availability, Backend, Executable, Program
 from seqmix.backend import Report
 from seqmix.errors import BackendError
 from seqmix.interface import (
+    MANIFEST,
     check_inputs,
     check_options,
     read_manifest,
@@ -21,6 +22,7 @@ from seqmix.interface import (
     write_module,
 )
 from seqmix.storage import read_saved, write_model
+from seqmix.whole_folder import whole_folder
 from seqmix_ir.graph import Op
 from torch import Tensor, fx
 
@@ -92,9 +94,10 @@ class _Compiled(Executable):
 
     def save(self, directory: Path | str) -> None:
         """Write the graph as text, the configuration and the weights."""
-        write_manifest(directory, self.report, compiler=self._compiler)
-        write_module(directory, self._program.module)
-        write_model(directory, self.config, self._program.weights)
+        with whole_folder(directory, MANIFEST) as folder:
+            write_model(folder, self.config, self._program.weights)
+            write_module(folder, self._program.module)
+            write_manifest(folder, self.report, compiler=self._compiler)
 
     def _function(self, graph: str) -> Any:
         if graph not in self._made:

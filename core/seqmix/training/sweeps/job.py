@@ -12,6 +12,7 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from seqmix.config import Kind
 from seqmix.errors import ConfigError
+from seqmix.lock import LockFile
 from seqmix.training.plan import Training
 from seqmix.whole_file import write_whole
 
@@ -61,16 +63,18 @@ def perform(job: Job, watch: Watch | None = None) -> str | None:
     A training that diverges is finished: it would again. Anything else that is raised is kept with
     its traceback and leaves the run unfinished.
     """
-    from filelock import FileLock
-
     folder = Path(job.folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    lock = LockFile(folder / LOCK)
     try:
-        with FileLock(folder / LOCK, timeout=PATIENCE):
-            return _finish(job, folder, watch)
+        if not lock.take(PATIENCE):
+            raise ConfigError(f"{folder}: another process is at work on this run; wait for its end")
+        return _finish(job, folder, watch)
     except Exception as error:
-        write_whole(folder / FAILURE, traceback.format_exc())
+        with suppress(OSError):  # On a full disk there is no room for this either.
+            write_whole(folder / FAILURE, traceback.format_exc())
         return _first_line(error, folder)
+    finally:
+        lock.release()
 
 
 def read_result(folder: Path, identity: str) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seqmix.errors import ConfigError, PluginError
+from seqmix.lock import LockFile
 from seqmix.training.plan import Training
 from seqmix.training.sweeps.bars import show_bars
 from seqmix.training.sweeps.job import FAILURE, RESULT, Job, read_result
@@ -93,17 +94,12 @@ class Sweep:
         :class:`~seqmix.training.sweeps.on_ray.OnRay`. An interrupt stops the runs, which the next
         call goes on with. ConfigError when another process is at work in the folder.
         """
-        from filelock import FileLock, Timeout
-
-        self.out.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.out / LOCK, timeout=0)
-        try:
-            lock.acquire()
-        except Timeout as error:
+        lock = LockFile(self.out / LOCK)
+        if not lock.take():
             raise ConfigError(
                 f"{self.out}: another process is at work on the sweep there; wait for its end, or "
                 "choose another folder"
-            ) from error
+            )
         try:
             return self._run(executor or Here())
         finally:
