@@ -16,8 +16,9 @@ from weakref import finalize
 from seqmix.backend import Availability, Backend, Executable, Program, Report
 from seqmix.config import ModelConfig, read_config
 from seqmix.errors import BackendError, did_you_mean
-from seqmix.interface import MANIFEST, check_options, read_manifest, read_module
+from seqmix.interface import MANIFEST, check_options, read_manifest, read_module, saved_file
 from seqmix.model import state_specs
+from seqmix.whole_file import writing
 from seqmix_ir.graph import Graph, Module, Op
 from seqmix_ir.passes import cse, dce
 from seqmix_onnxruntime.kernels import PREFERENCES, missing_kernel
@@ -39,6 +40,8 @@ _OPTIONS: dict[str, type] = {
 }
 _WEIGHTS = ("model", "int8", "int4")
 _THRESHOLD = 1_500_000_000
+_MOST_THREADS = 1024
+"""Of one operator: each is started, and no machine has so many cores."""
 
 
 class OnnxRuntimeBackend(Backend):
@@ -123,7 +126,8 @@ class OnnxRuntimeBackend(Backend):
         try:
             report.kernels = dict(Counter(node.op_type for node in files[MODEL].model.graph.node))
             threshold = options.get("external_data_threshold", _THRESHOLD)
-            report.bytes = write_models(files, folder, threshold)
+            with writing(folder):
+                report.bytes = write_models(files, folder, threshold)
             described = (program.module, interface, program.config, report, options)
             executable = OnnxExecutable(folder, *described)
         except BaseException:
@@ -134,20 +138,20 @@ class OnnxRuntimeBackend(Backend):
 
     def load(self, directory: Path) -> Executable:
         """Start a session on a saved folder; BackendError when it is incomplete."""
-        from seqmix_onnxruntime.interface import Interface
+        from seqmix_onnxruntime.folder import check_files, read_interface
         from seqmix_onnxruntime.session import CONFIG, OnnxExecutable
 
         report, manifest = read_manifest(directory)
         self._check_target(report.target)
-        try:
-            interface = Interface(**manifest["interface"])
-            options = dict(manifest["options"])
-        except (KeyError, TypeError, ValueError) as error:
+        options = manifest.get("options")
+        if not isinstance(options, dict):
             raise BackendError(
-                f"{directory / MANIFEST}: 'interface' or 'options' is missing or broken ({error}); "
-                "compile the model again"
-            ) from error
-        module, config = read_module(directory), read_config(directory / CONFIG)
+                f"{directory / MANIFEST}: 'options' is missing or broken; compile the model again"
+            )
+        _check_options(options)
+        module, config = read_module(directory), read_config(saved_file(directory, CONFIG))
+        interface = read_interface(directory, manifest.get("interface"), _only_graph(module))
+        check_files(directory)
         return OnnxExecutable(directory, module, interface, config, report, options)
 
     def _check_target(self, target: str) -> None:
@@ -161,6 +165,11 @@ class OnnxRuntimeBackend(Backend):
 
 def _check_options(options: Mapping[str, Any]) -> None:
     check_options(OnnxRuntimeBackend.name, options, _OPTIONS)
+    if not 0 <= (threads := options.get("threads", 0)) <= _MOST_THREADS:
+        raise BackendError(
+            f"backend 'onnxruntime': option 'threads' should be in 0..{_MOST_THREADS}, found "
+            f"{threads}"
+        )
     kind = options.get("weights", "model")
     if kind not in _WEIGHTS:
         raise BackendError(

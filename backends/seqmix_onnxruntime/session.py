@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,14 @@ from seqmix.backend import Executable, Report
 from seqmix.config import ModelConfig
 from seqmix.dtypes import torch_dtype
 from seqmix.errors import BackendError
-from seqmix.interface import InputCheck, write_manifest, write_module
+from seqmix.inputs import resolved
+from seqmix.interface import MANIFEST, InputCheck, write_manifest, write_module
+from seqmix.whole_file import write_whole
+from seqmix.whole_folder import mark_of, whole_folder
 from seqmix_ir.dims import evaluate_size
 from seqmix_ir.graph import Graph, Module
 from seqmix_onnxruntime.emit import ONNX_DTYPES
+from seqmix_onnxruntime.folder import check_session
 from seqmix_onnxruntime.genai import GENAI, genai_config
 from seqmix_onnxruntime.interface import Interface
 from seqmix_onnxruntime.model_file import DATA, MODEL, STEP
@@ -60,8 +65,10 @@ class OnnxExecutable(Executable):
         self.config = config
         self.report = report
         self._has_step = (folder / STEP).is_file()
-        self._sessions = {MODEL: _session(folder / MODEL, report.target, self._options)}
-        self._checks = {graph.name: InputCheck(graph) for graph in module.graphs}
+        self._opening = Lock()
+        self._mark = mark_of(folder / MODEL)
+        self._sessions = {MODEL: self._opened(MODEL)}
+        self._checks = {g.name: InputCheck(g, config, wait=True) for g in module.graphs}
         self._outputs = {graph.name: _Outputs(graph, interface) for graph in module.graphs}
 
     @property
@@ -78,9 +85,7 @@ class OnnxExecutable(Executable):
         if graph not in self._checks:
             self._module.graph(graph)  # Says which graphs there are.
         sizes = self._checks[graph](inputs)
-        given = {n: t.cpu() if t.device.type != "cpu" else t for n, t in inputs.items()}
-        if self._interface.positions:
-            self._check_ids(given["input_ids"])
+        given = {n: t if t.is_cpu else t.cpu() for n, t in resolved(inputs).items()}
         # These must live until the session is done: it knows their addresses only.
         bound = {
             name: tensor if tensor.is_contiguous() else tensor.contiguous()
@@ -113,37 +118,49 @@ class OnnxExecutable(Executable):
 
     def save(self, directory: Path | str) -> None:
         """Copy the file, its weights, and what ``load`` needs beside them."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        if directory.resolve() != self.folder.resolve():
-            # Parts of another model must not lie beside a file that has none of its own.
-            for name in (STEP, DATA):
-                (directory / name).unlink(missing_ok=True)
+        # Parts of another model must not lie beside a file that has none of its own.
+        with whole_folder(directory, MANIFEST, replaces=(STEP, DATA, GENAI)) as folder:
             for name in (MODEL, STEP, DATA):
                 if (self.folder / name).exists():
-                    shutil.copy2(self.folder / name, directory / name)
-        interface = dataclasses.asdict(self._interface)
-        write_manifest(directory, self.report, options=self._options, interface=interface)
-        write_module(directory, self._module)
-        (directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
-        self._save_genai(directory)
+                    shutil.copy2(self.folder / name, folder / name)
+            write_module(folder, self._module)
+            write_whole(folder / CONFIG, self.config.to_json())
+            self._save_genai(folder)
+            interface = dataclasses.asdict(self._interface)
+            write_manifest(folder, self.report, options=self._options, interface=interface)
+        if Path(directory).resolve() == self.folder.resolve():
+            self._mark = mark_of(self.folder / MODEL)  # The same model, in new files.
 
     def _save_genai(self, directory: Path) -> None:
         """Write what onnxruntime-genai reads, for a model that it can run."""
         found = genai_config(self._module, self._interface, self.config)
-        if found is None:
-            (directory / GENAI).unlink(missing_ok=True)
-            return
-        text = json.dumps(found, indent=2)
-        (directory / GENAI).write_text(f"{text}\n", encoding="utf-8")
+        if found is not None:
+            write_whole(directory / GENAI, json.dumps(found, indent=2) + "\n")
 
     def _session_for(self, sizes: Mapping[str, int]) -> onnxruntime.InferenceSession:
         """The session of the file that is made for these sizes."""
         name = STEP if self._has_step and SIZES.items() <= sizes.items() else MODEL
-        if name not in self._sessions:
-            path = self.folder / name
-            self._sessions[name] = _session(path, self.report.target, self._options)
+        with self._opening:
+            if name not in self._sessions:
+                self._refuse_replaced()
+                self._sessions[name] = self._opened(name)
         return self._sessions[name]
+
+    def _refuse_replaced(self) -> None:
+        """BackendError where the folder holds another model by now."""
+        if mark_of(self.folder / MODEL) != self._mark:
+            raise BackendError(
+                f"{self.folder}: was replaced since it was loaded, and files of two models would "
+                "be mixed; load it again"
+            )
+
+    def _opened(self, name: str) -> onnxruntime.InferenceSession:
+        """The session of a file, which takes and gives what the graph says."""
+        path = self.folder / name
+        session = _session(path, self.report.target, self._options)
+        for graph in self._module.graphs:
+            check_session(path, session, self._interface, graph)
+        return session
 
     def _bound_inputs(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors by the file's names."""
@@ -152,16 +169,6 @@ class OnnxExecutable(Executable):
         if self._interface.positions:
             bound.update(self._mask(inputs))
         return bound
-
-    def _check_ids(self, ids: Tensor) -> None:
-        """BackendError that names an id out of range, which the session would not."""
-        numbers = ids.numpy()  # A call of torch costs more than the work, for one token.
-        low, high, size = int(numbers.min()), int(numbers.max()), self.config.vocab_size
-        if low < 0 or high >= size:
-            raise BackendError(
-                f"input_ids should be in 0..{size - 1}, found {low if low < 0 else high}; padding "
-                "has position -1, but a valid id"
-            )
 
     def _mask(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What stands for the positions in the file."""

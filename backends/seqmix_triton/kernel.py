@@ -7,10 +7,12 @@ import functools
 import inspect
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -32,6 +34,8 @@ __all__ = [
 
 Constants: TypeAlias = "Mapping[str, Any]"
 Grid: TypeAlias = "Callable[[Mapping[str, int]], tuple[int, ...]]"
+
+_INTERPRETER = threading.RLock()
 
 _TYPES = {
     torch.float16: tl.float16,
@@ -193,9 +197,21 @@ def _lanes() -> int:
 
 def device_of(arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[Any]:
     """Triton launches on torch's current device, which may not be that of the tensors."""
+    if interpreted():
+        return _interpreting()
     for value in arguments.values():
         if isinstance(value, torch.Tensor):
             if value.is_cuda:
                 return torch.cuda.device(value.device)
             break
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _interpreting() -> Iterator[None]:
+    """The interpreter changes Triton itself while a kernel runs, for all threads: they take turns.
+
+    It computes in numpy, where what overflows warns; on a device it is infinite without a word.
+    """
+    with _INTERPRETER, np.errstate(over="ignore"):
+        yield

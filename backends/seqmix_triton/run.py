@@ -61,18 +61,19 @@ class Runner:
     def weight(self, name: str) -> Tensor:
         """The weight called ``name``, moved to the device once."""
         if (known := self._weights.get(name)) is None:
-            known = self._weights[name] = self._lookup(name).to(self.device)
+            known = self._weights.setdefault(name, self._lookup(name).to(self.device))
         return known
 
     def held(self) -> Iterator[Tensor]:
         """Tensors that stay from run to run."""
-        yield from self._weights.values()
-        yield from self._constants.values()
+        # Copies: another thread's run may add to them meanwhile.
+        yield from list(self._weights.values())
+        yield from list(self._constants.values())
 
     def once(self, op: Op, make: Callable[[], Tensor]) -> Tensor:
         """What ``make`` gave for the op in the first run; later ones copy nothing to a device."""
         if (known := self._constants.get(op)) is None:
-            known = self._constants[op] = make()
+            known = self._constants.setdefault(op, make())
         return known
 
     def steps(self, block: Block) -> tuple[_Step, ...]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from seqmix.backend import Executable, Program, Report, Steps
-from seqmix.interface import MANIFEST, check_inputs, write_manifest, write_module
+from seqmix.inputs import InputCheck, resolved
+from seqmix.interface import MANIFEST, write_manifest, write_module
 from seqmix.model import initial_states
 from seqmix.storage import write_model
 from seqmix.whole_folder import whole_folder
@@ -19,7 +20,7 @@ from seqmix_triton.codegen.generated import Generated
 from seqmix_triton.rotary_pairs import pair_rotaries
 from seqmix_triton.rules import all_rules
 from seqmix_triton.run import Runner
-from seqmix_triton.steps import check_tokens, make_steps
+from seqmix_triton.steps import make_steps
 
 __all__ = ["TritonExecutable", "generate"]
 
@@ -39,6 +40,9 @@ class TritonExecutable(Executable):
         self.device = device
         self._program = program
         self.generated = generate(program.module)
+        graphs, wait = self.generated.module.graphs, device.type == "cpu"
+        self.checks = {g.name: InputCheck(g, program.config, wait=wait) for g in graphs}
+        """What the inputs of each graph must be; numbers on a GPU are not looked at."""
         rules = {**all_rules(), **self.generated.rules}
         self.runner = Runner(rules, program.weights.torch, device)
 
@@ -53,10 +57,9 @@ class TritonExecutable(Executable):
         Raises BackendError for inputs that do not fit, and for ids out of range that lie on a CPU.
         """
         definition = self.generated.module.graph(graph)
-        check_inputs(definition, inputs)
-        if "input_ids" in inputs and "positions" in inputs:
-            check_tokens(f"graph '{graph}'", inputs["input_ids"], self.config.vocab_size)
-        here = {name: inputs[name].detach().to(self.device) for name in definition.inputs}
+        self.checks[graph](inputs)
+        plain = resolved(inputs)
+        here = {name: plain[name].detach().to(self.device) for name in definition.inputs}
         sizes = bind_dims(definition, {name: tuple(t.shape) for name, t in here.items()})
         with torch.no_grad():
             results = self.runner.start(sizes).block(definition.block, tuple(here.values()))

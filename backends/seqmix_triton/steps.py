@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from seqmix.arguments import check_ids
+from seqmix.arguments import check_one_token, flat_states, holds_numbers
 from seqmix.backend import Steps
-from seqmix.errors import BackendError, ConfigError
-from seqmix.interface import check_inputs
+from seqmix.inputs import resolved
 from seqmix_ir.binding import bind_dims
 from seqmix_ir.graph import Op
 from seqmix_triton.growing import Growing, find_growing, room_for
@@ -27,7 +26,7 @@ from seqmix_triton.run import GraphRun, Rule
 if TYPE_CHECKING:
     from seqmix_triton.session import TritonExecutable
 
-__all__ = ["StaticSteps", "check_tokens", "make_steps"]
+__all__ = ["StaticSteps", "make_steps"]
 
 _WARM_UP = 2
 """Runs before a recording: Triton compiles in the first, libraries choose algorithms."""
@@ -41,14 +40,6 @@ def make_steps(executable: TritonExecutable, states: Mapping[str, Tensor]) -> St
     )
 
 
-def check_tokens(where: str, input_ids: Tensor, vocab_size: int) -> None:
-    """BackendError for ids out of range that lie on a CPU; a device is not waited for."""
-    try:
-        check_ids(where, input_ids, vocab_size)
-    except ConfigError as error:
-        raise BackendError(str(error)) from None
-
-
 class StaticSteps(Steps):
     """Reads tokens with all tensors at fixed places, so that a device replays one recording."""
 
@@ -57,18 +48,24 @@ class StaticSteps(Steps):
     ) -> None:
         """Copy ``states`` into rooms with free slots."""
         self._graph = executable.generated.module.graph("forward")
-        self._vocabulary = executable.config.vocab_size
+        self._where = f"compiled '{executable.config.name}'"
+        self._check = executable.checks["forward"]
         self._growing = growing
         self._device = executable.device
         self._slot = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._rules: dict[Op, Rule] = {op: self._append for op in growing.appends}
         self._runner = executable.runner.with_rules(self._rules)
+        self._given: dict[str, Tensor] | None = flat_states(self._where, states)
         self._batch = 0
-        self._place({name: tensor.to(self._device) for name, tensor in states.items()})
 
     def __call__(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """One token of each row; logits ``[B, 1, V]``, which the next call overwrites."""
-        check_tokens("a step", input_ids, self._vocabulary)
+        check_one_token(self._where, input_ids, positions)
+        self._check_tokens(input_ids, positions)
+        if self._given is not None:
+            here = {name: t.detach().to(self._device) for name, t in resolved(self._given).items()}
+            self._place(here)
+            self._given = None
         if self._growing.axes and self._filled >= self.room:
             self._place(self.states())
         if len(input_ids) != self._batch:
@@ -82,10 +79,22 @@ class StaticSteps(Steps):
 
     def states(self) -> dict[str, Tensor]:
         """Copies: of growing states what is filled."""
+        if self._given is not None:
+            return {name: tensor.clone() for name, tensor in self._given.items()}
         return {
             name: self._growing.trimmed(name, tensor, self._filled).clone()
             for name, tensor in self._rooms.items()
         }
+
+    def _check_tokens(self, input_ids: Tensor, positions: Tensor) -> None:
+        """BackendError for inputs that do not fit; the states are looked at with the first."""
+        wanted = (self._batch, 1)
+        given = (input_ids, positions)
+        if all(t.dtype == torch.int64 and t.shape == wanted and holds_numbers(t) for t in given):
+            self._check.tokens(input_ids, positions)
+            return
+        past = self._given if self._given is not None else self._past()
+        self._check({"input_ids": input_ids, "positions": positions, **past})
 
     def _place(self, states: Mapping[str, Tensor]) -> None:
         """Put the states into new rooms; what was recorded for the old ones is void."""
@@ -98,18 +107,20 @@ class StaticSteps(Steps):
         self._batch = 0
 
     def _bind(self, input_ids: Tensor, positions: Tensor) -> None:
-        """Check one token's inputs, find the sizes, and record the work where that is possible."""
-        past = {
-            name: self._growing.trimmed(name, room, self.room - 1)
-            for name, room in self._rooms.items()
-        }
-        given = {"input_ids": input_ids, "positions": positions, **past}
-        check_inputs(self._graph, given)
+        """Find the sizes, and record the work where that is possible."""
+        given = {"input_ids": input_ids, "positions": positions, **self._past()}
         shapes = {name: tuple(given[name].shape) for name in self._graph.inputs}
         self._sizes = bind_dims(self._graph, shapes)
         self._ids, self._positions = (t.clone().to(self._device) for t in (input_ids, positions))
         self._batch = len(input_ids)
         self._recording = self._record() if self._device.type == "cuda" else None
+
+    def _past(self) -> dict[str, Tensor]:
+        """The states as one token finds them: all slots but one are its past."""
+        return {
+            name: self._growing.trimmed(name, room, self.room - 1)
+            for name, room in self._rooms.items()
+        }
 
     def _play(self) -> None:
         if self._recording is None:

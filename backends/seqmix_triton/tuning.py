@@ -19,6 +19,7 @@ import torch
 import triton
 
 from seqmix import cache
+from seqmix.reading import UnreadableError, parse_json
 from seqmix_triton.config import Config
 
 __all__ = ["VARIABLE", "fastest", "kind_of", "sizes_of", "tuning"]
@@ -96,8 +97,8 @@ def _median_of(work: Callable[[], None]) -> float:
 def _read(measured: str, space: Sequence[Config]) -> Config:
     """The configuration of the space that a measurement names; the first one where none is."""
     try:
-        content = json.loads(measured)
+        content = parse_json(measured)
         named = Config(content["tiles"], content["warps"], content["stages"])
-    except (ValueError, KeyError, TypeError):
+    except (UnreadableError, KeyError, TypeError):
         return space[0]
     return next((config for config in space if config == named), space[0])

@@ -12,7 +12,8 @@ from weakref import finalize
 from seqmix.backend import Availability, Backend, Executable, Program, Report
 from seqmix.config import ModelConfig, read_config
 from seqmix.errors import BackendError, did_you_mean
-from seqmix.interface import check_options, read_manifest, read_module
+from seqmix.interface import check_options, read_manifest, read_module, saved_file
+from seqmix.whole_file import writing
 from seqmix_ir.graph import Module, Op
 
 __all__ = ["TvmBackend"]
@@ -90,7 +91,8 @@ class TvmBackend(Backend):
         folder = Path(mkdtemp(prefix="seqmix-tvm-"))
         try:
             report = Report(self.name, target)
-            manifest = build_folder(folder, program, options, report)
+            with writing(folder):
+                manifest = build_folder(folder, program, options, report)
             executable = _opened(folder, program.module, program.config, report, manifest)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -100,12 +102,13 @@ class TvmBackend(Backend):
 
     def load(self, directory: Path) -> Executable:
         """Load a saved folder; BackendError when it is damaged or of another version."""
-        from seqmix_tvm.folder import CONFIG, read_folder
+        from seqmix_tvm.folder import CONFIG, check_entries, read_folder
 
         report, _ = read_manifest(directory)
         _check_target(report.target)
         manifest = read_folder(directory)
-        module, config = read_module(directory), read_config(directory / CONFIG)
+        module, config = read_module(directory), read_config(saved_file(directory, CONFIG))
+        check_entries(directory, manifest, module)
         return _opened(directory, module, config, report, manifest)
 
 

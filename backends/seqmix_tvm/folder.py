@@ -15,21 +15,31 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
 
 from seqmix.backend import Program
 from seqmix.errors import BackendError
 from seqmix.model import state_specs
+from seqmix.storage import write_tensors
 from seqmix.weights import to_torch
-from seqmix_ir.graph import Graph
+from seqmix.whole_file import write_whole
+from seqmix_ir.graph import Graph, Module
 from seqmix_tvm import tvm_api as tvm
-from seqmix_tvm.compiled_model import FORMAT, MANIFEST, WEIGHTS, FolderError, check_folder, seal_of
+from seqmix_tvm.compiled_folder import (
+    FORMAT,
+    MANIFEST,
+    WEIGHTS,
+    FolderError,
+    check_arrays,
+    check_folder,
+    seal_of,
+)
 
 __all__ = [
     "CONFIG",
     "MANIFEST",
     "WEIGHTS",
+    "check_entries",
     "describe",
     "read_folder",
     "read_stored",
@@ -38,19 +48,23 @@ __all__ = [
 ]
 
 CONFIG = "config.json"
+_AGAIN = "compile the model again"
 
 
 def write_stored(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write what the library is given, as it lies in memory."""
-    save_file({name: to_torch(array) for name, array in arrays.items()}, folder / WEIGHTS)
-    # The package writes files that nobody else may read.
-    (folder / WEIGHTS).chmod(0o644)
+    write_tensors(folder / WEIGHTS, {name: to_torch(array) for name, array in arrays.items()})
 
 
 def read_stored(folder: Path) -> dict[str, Any]:
-    """What the library is given, by name, as tensors of TVM."""
-    with safe_open(folder / WEIGHTS, framework="pt") as file:
-        return {name: tvm.tensor(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    """What the library is given, by name, as tensors of TVM; BackendError where it is damaged."""
+    path = folder / WEIGHTS
+    try:
+        check_arrays(path)
+        with safe_open(path, framework="pt") as file:
+            return {name: tvm.tensor(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    except (FolderError, SafetensorError, OSError) as error:
+        raise BackendError(f"{path}: cannot be read: {error}; {_AGAIN}") from error
 
 
 def describe(
@@ -88,7 +102,7 @@ def seal(folder: Path, manifest: Mapping[str, Any], files: Iterable[str]) -> dic
     digests = {name: _digest(folder / name) for name in sorted(set(files))}
     full = {**manifest, "files": digests}
     full["seal"] = seal_of(full)
-    (folder / MANIFEST).write_text(json.dumps(full, indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / MANIFEST, json.dumps(full, indent=2) + "\n")
     return full
 
 
@@ -97,13 +111,24 @@ def read_folder(folder: Path) -> dict[str, Any]:
     try:
         manifest = check_folder(folder)
     except FolderError as error:
-        raise BackendError(f"{error}; compile the model again") from error
+        raise BackendError(f"{error}; {_AGAIN}") from error
     if manifest["tvm"].split(".")[:2] != tvm.version().split(".")[:2]:
         raise BackendError(
             f"{folder}: made by TVM {manifest['tvm']}, here is {tvm.version()}; "
             "compile the model again"
         )
     return manifest
+
+
+def check_entries(folder: Path, manifest: Mapping[str, Any], module: Module) -> None:
+    """BackendError unless the manifest has an entry for each graph, with the graph's names."""
+    entries = manifest["entries"]
+    expected = {g.name: (list(g.inputs), list(g.outputs)) for g in module.graphs}
+    found = {n: (list(entry["inputs"]), list(entry["outputs"])) for n, entry in entries.items()}
+    if found != expected:
+        raise BackendError(
+            f"{folder / MANIFEST}: its entries are not the graphs of the module beside it; {_AGAIN}"
+        )
 
 
 def _initial(program: Program) -> dict[str, Any]:

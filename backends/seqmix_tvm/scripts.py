@@ -1,4 +1,4 @@
-"""The scripts that run a folder without torch: copies of two modules of this package."""
+"""The scripts that run a folder without torch: copies of three modules of this package."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from seqmix.whole_file import write_whole
+
 __all__ = ["write_scripts"]
 
 _INPUTS = {"input_ids", "positions"}
 _RUN = ("run_script.py", "run.py")
 _MODEL = ("compiled_model.py", "compiled_model.py")
+_FOLDER = ("compiled_folder.py", "compiled_folder.py")
+_SCRIPTS = (_RUN, _MODEL, _FOLDER)
 
 
 def write_scripts(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
@@ -20,9 +24,9 @@ def write_scripts(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
     # The script knows CPUs alone.
     if manifest["target"]["kind"] != "llvm" or not _INPUTS.issubset(entry["inputs"]):
         return []
-    for source, name in (_RUN, _MODEL):
+    for source, name in _SCRIPTS:
         text = files("seqmix_tvm").joinpath(source).read_text(encoding="utf-8")
         # Beside each other, they are no package.
         text = text.replace("from seqmix_tvm.", "from ")
-        (folder / name).write_text(text, encoding="utf-8")
-    return [name for _, name in (_RUN, _MODEL)]
+        write_whole(folder / name, text)
+    return [name for _, name in _SCRIPTS]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from seqmix.backend import Executable, Report
@@ -15,10 +14,12 @@ from seqmix.config import ModelConfig
 from seqmix.errors import BackendError
 from seqmix.interface import MANIFEST as SAVED_MANIFEST
 from seqmix.interface import MODULE_FILE, InputCheck, write_manifest, write_module
+from seqmix.whole_file import write_whole
+from seqmix.whole_folder import whole_folder
 from seqmix_ir.graph import Module
 from seqmix_tvm import tvm_api as tvm
 from seqmix_tvm.compiled_model import TOKENIZER_FILES
-from seqmix_tvm.folder import CONFIG, read_stored, seal
+from seqmix_tvm.folder import CONFIG, WEIGHTS, read_stored, seal
 from seqmix_tvm.scripts import write_scripts
 
 __all__ = ["TvmExecutable"]
@@ -41,16 +42,25 @@ class TvmExecutable(Executable):
         self.report = report
         self._module = module
         self._manifest = dict(manifest)
-        self._checks = {graph.name: InputCheck(graph) for graph in module.graphs}
+        wait = report.target == "cpu"
+        self._checks = {g.name: InputCheck(g, config, wait=wait) for g in module.graphs}
         self._entries = self._loaded()
 
     def _loaded(self) -> dict[str, tvm.Machine]:
         """The library of each graph, with its weights."""
         stored = read_stored(self.folder)
         return {
-            name: tvm.Machine(self.folder / entry["library"], [stored[k] for k in entry["stored"]])
+            name: tvm.Machine(self.folder / entry["library"], self._weights(entry, stored))
             for name, entry in self._manifest["entries"].items()
         }
+
+    def _weights(self, entry: Mapping[str, Any], stored: Mapping[str, Any]) -> list[Any]:
+        """Those that a library reads, in its order; BackendError for one that is not there."""
+        if missing := [name for name in entry["stored"] if name not in stored]:
+            raise BackendError(
+                f"{self.folder / WEIGHTS}: has no tensor '{missing[0]}'; compile the model again"
+            )
+        return [stored[name] for name in entry["stored"]]
 
     def run(self, graph: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run a graph once. Inputs are read in place where they are contiguous and on the CPU.
@@ -59,7 +69,6 @@ class TvmExecutable(Executable):
         """
         definition = self._module.graph(graph)
         self._checks[graph](inputs)
-        self._check_ids(inputs)
         given = [self._placed(inputs[name]) for name in definition.inputs]
         try:
             results = self._entries[graph].run("main", given)
@@ -72,35 +81,24 @@ class TvmExecutable(Executable):
 
         The files of a tokenizer that lie in the directory already become part of it.
         """
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        if directory.resolve() != self.folder.resolve():
+        there = [name for name in TOKENIZER_FILES if (Path(directory) / name).is_file()]
+        with whole_folder(directory, SAVED_MANIFEST) as folder:
             for name in self._manifest["files"]:
-                shutil.copy2(self.folder / name, directory / name)
-        write_manifest(directory, self.report)
-        write_module(directory, self._module)
-        (directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
-        files = [*self._manifest["files"], SAVED_MANIFEST, MODULE_FILE, CONFIG]
-        files += [name for name in TOKENIZER_FILES if (directory / name).is_file()]
-        seal(directory, self._manifest, [*files, *write_scripts(directory, self._manifest)])
+                shutil.copy2(self.folder / name, folder / name)
+            for name in there:
+                shutil.copy2(Path(directory) / name, folder / name)
+            write_manifest(folder, self.report)
+            write_module(folder, self._module)
+            write_whole(folder / CONFIG, self.config.to_json())
+            files = [*self._manifest["files"], SAVED_MANIFEST, MODULE_FILE, CONFIG, *there]
+            seal(folder, self._manifest, [*files, *write_scripts(folder, self._manifest)])
 
     def _placed(self, x: Tensor) -> Tensor:
         """An input where the library reads it."""
         return _on_cpu(x)
 
-    def _check_ids(self, inputs: Mapping[str, Tensor]) -> None:
-        """BackendError that names an id out of range: kernels do not look."""
-        ids = inputs.get("input_ids")
-        if ids is None or not ids.numel() or "positions" not in inputs:
-            return
-        low, high = (int(x) for x in torch.aminmax(ids))
-        if low < 0 or high >= self.config.vocab_size:
-            raise BackendError(
-                f"input_ids should be in 0..{self.config.vocab_size - 1}, found "
-                f"{low if low < 0 else high}; padding has position -1, but a valid id"
-            )
-
 
 def _on_cpu(x: Tensor) -> Tensor:
     """The numbers of a tensor, where they are already if they can stay; states are many."""
-    return x.detach().cpu() if x.requires_grad or not x.is_cpu else x
+    plain = x.is_cpu and not x.requires_grad and not x.is_neg()
+    return x if plain else x.detach().cpu().resolve_neg()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeAlias
 
 import tvm
@@ -101,6 +102,9 @@ NAMES: dict[DType, str] = {
 
 # A thread that is bound to a core waits for it, also while another core has nothing to do.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+_SAID = 300
+"""Characters of what a linker says that are passed on."""
 
 _ALIGNMENT = 64
 
@@ -369,7 +373,7 @@ def build(module: Any, mcpu: str, path: Path, built: Callable[[int, int], None])
             alone = tvm.IRModule({name: kernel})
             libraries.append(tvm.tirx.build(alone, target=target, pipeline="tirx"))
         made = vm_build._vmlink(builder, target, ext_libs=libraries)
-    made.export_library(str(path))
+    _export(made, path)
 
 
 def build_cuda(
@@ -392,11 +396,23 @@ def build_cuda(
             made = tvm.tirx.build(tvm.IRModule(threads), target=device, pipeline="tirx")
         made.clear_imports()
         executable = vm_build._vmlink(builder, host, ext_libs=[made, *libraries])
-    executable.export_library(str(path))
+    _export(executable, path)
     if not found:
         return "", tvm.ir.save_json(tvm_ffi.Map({}))
     ((source, functions_of_device),) = found
     return source, tvm.ir.save_json(functions_of_device)
+
+
+def _export(made: Any, path: Path) -> None:
+    """Link a shared library; BackendError where it cannot be written, or the linker fails."""
+    try:
+        made.export_library(str(path))
+    except Exception as error:  # The linker's own words, in an error of Python's or of TVM's.
+        said = " ".join(str(error).split())[:_SAID]
+        raise BackendError(
+            f"{path}: cannot be written: {said}; make room there (TMPDIR chooses another place), "
+            "and look whether a C++ compiler works"
+        ) from error
 
 
 @contextmanager
@@ -487,7 +503,10 @@ def host_cpu() -> str:
 
 
 class Machine:
-    """A loaded library, and the weights that it reads."""
+    """A loaded library, and the weights that it reads.
+
+    It has one stack and one set of registers for all who call it: threads take turns.
+    """
 
     def __init__(
         self, path: Path, weights: Sequence[Any], threads: Any = None, device: Any = None
@@ -506,13 +525,16 @@ class Machine:
             raise BackendError(f"{path}: TVM refuses the library: {error}") from error
         self._weights = tvm_ffi.Array(list(weights))
         self._functions: dict[str, Any] = {}
+        self._turn = Lock()
 
     def run(self, name: str, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Call a function on tensors that lie on its device; its results, without copies."""
-        if name not in self._functions:
-            self._functions[name] = self._machine[name]
         given = [tensor(x) for x in inputs]
-        return [to_torch(x) for x in self._functions[name](*given, self._weights)]
+        with self._turn:
+            if name not in self._functions:
+                self._functions[name] = self._machine[name]
+            results = list(self._functions[name](*given, self._weights))
+        return [to_torch(x) for x in results]
 
 
 def tensor(x: Tensor) -> Any:

@@ -83,7 +83,10 @@ class Executable(ABC):
         """Write everything that ``Backend.load`` needs."""
 
     def initial_state(self, batch: int) -> dict[str, Tensor]:
-        """The states before the first token, by ``state.{layer}.{key}``."""
+        """The states before the first token, by ``state.{layer}.{key}``.
+
+        ConfigError for a batch that is none.
+        """
         from seqmix.model import initial_states
 
         return initial_states(self.config, batch)
@@ -99,18 +102,14 @@ class Executable(ABC):
         states: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits ``[B, S, V]`` of int64 ``input_ids [B, S]`` and the states after them."""
-        from seqmix.arguments import check_are_tensors
+        from seqmix.arguments import check_are_tensors, named_inputs
 
         where = f"compiled '{self.config.name}'"
         check_are_tensors(BackendError, where, input_ids=input_ids, positions=positions)
-        states = self.initial_state(input_ids.shape[0]) if states is None else states
-        if not isinstance(states, Mapping):
-            raise BackendError(
-                f"{where}: states should be a mapping by 'state.{{layer}}.{{key}}', as this "
-                f"returned it, found {type(states).__name__}; seqmix.model.flatten_states makes "
-                "one of the states of a torch model"
-            )
-        out = self.run("forward", {"input_ids": input_ids, "positions": positions, **states})
+        if states is None:
+            # A batch that is none is refused below, in the words that it would get with states.
+            states = self.initial_state(max(input_ids.shape[0], 1) if input_ids.ndim else 1)
+        out = self.run("forward", named_inputs(where, input_ids, positions, states))
         return out["logits"], {k: v for k, v in out.items() if k != "logits"}
 
 
@@ -123,14 +122,20 @@ class Steps:
 
     def __init__(self, executable: Executable, states: Mapping[str, Tensor]) -> None:
         """Go on from ``states``, by ``state.{layer}.{key}``; they are not changed."""
+        from seqmix.arguments import flat_states
+
         self._executable = executable
-        self._states = dict(states)
+        self._states = flat_states(f"compiled '{executable.config.name}'", states)
 
     def __call__(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """Read ``input_ids [B, 1]`` at ``positions [B, 1]``; logits ``[B, 1, V]``.
 
-        They are overwritten by the next call.
+        They are overwritten by the next call. BackendError for what does not fit; the states are
+        then what they were.
         """
+        from seqmix.arguments import check_one_token
+
+        check_one_token(f"compiled '{self._executable.config.name}'", input_ids, positions)
         logits, self._states = self._executable(input_ids, positions, self._states)
         return logits
 

@@ -6,6 +6,8 @@ some of the layers: ``{"step": 0, "by": {"kind": "attention", ...}, "count": 3}`
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import (
@@ -20,17 +22,27 @@ from pydantic import (
 )
 
 __all__ = [
+    "MOST_BRANCHES",
     "STEP_FORMS",
     "BlockConfig",
     "Kind",
     "Replacement",
     "Step",
     "Strict",
+    "check_branch_count",
     "spread_places",
 ]
 
+_SHOWN = 8
+"""Of a list that is wrong, in a message."""
+
 STEP_FORMS = ("<branch>", "<parallel>")
 """The two forms of a step, as they stand in the places of pydantic's errors."""
+
+
+MOST_BRANCHES = 20_000
+"""Of a model: the deepest that were published have a thousand layers of two, and each takes memory
+and a millisecond before it has any weight."""
 
 
 class Strict(BaseModel):
@@ -111,12 +123,13 @@ class BlockConfig(Strict):
     in turn need no replacement: ``steps`` may hold the branches of several layers.
     """
 
-    repeat: PositiveInt = 1
+    repeat: Annotated[PositiveInt, Field(le=MOST_BRANCHES)] = 1
     steps: list[Step] = Field(min_length=1)
     replace: list[Replacement] = []
 
     @model_validator(mode="after")
     def _replacements_fit(self) -> Self:
+        _check_count(self.branch_count(), "block")
         taken: dict[tuple[int, int, int], int] = {}
         for i, replacement in enumerate(self.replace):
             where = f"replace.{i}: "
@@ -130,6 +143,14 @@ class BlockConfig(Strict):
                         "does; say with 'at' which layers each of them takes"
                     )
         return self
+
+    def branch_count(self) -> int:
+        """The number of branches at most: those that are replaced count as well."""
+        count = self.repeat * sum(_width_of(step) for step in self.steps)
+        for replacement in self.replace:
+            layers = replacement.count or len(replacement.at or ())
+            count += layers * _width_of(replacement.by)
+        return count
 
     def layers(self) -> list[list[list[Kind]]]:
         """Every layer as its steps, each as its list of parallel branches."""
@@ -155,6 +176,20 @@ def spread_places(count: int, layers: int) -> list[int]:
     return [(2 * i + 1) * layers // (2 * count) for i in range(count)]
 
 
+def check_branch_count(blocks: Sequence[BlockConfig]) -> None:
+    """ValueError for more branches than :data:`MOST_BRANCHES`."""
+    _check_count(sum(block.branch_count() for block in blocks), "model")
+
+
+def _check_count(count: int, what: str) -> None:
+    if count > MOST_BRANCHES:
+        raise ValueError(f"a {what} has at most {MOST_BRANCHES} branches, this one has {count}")
+
+
+def _width_of(step: Step) -> int:
+    return len(step) if isinstance(step, list) else 1
+
+
 def _check_target(where: str, replacement: Replacement, steps: list[Step]) -> None:
     """ValueError unless the block has the step, and the step the branch."""
     if replacement.step >= len(steps):
@@ -164,7 +199,7 @@ def _check_target(where: str, replacement: Replacement, steps: list[Step]) -> No
     step, branch = steps[replacement.step], replacement.branch
     if branch is None:
         return
-    size = len(step) if isinstance(step, list) else 1
+    size = _width_of(step)
     if branch >= size:
         raise ValueError(
             f"{where}branch = {branch}, but the branches of step {replacement.step} are 0 to "
@@ -181,15 +216,17 @@ def _check_layers(where: str, replacement: Replacement, repeat: int) -> None:
         )
     at = replacement.at or []
     if wrong := [layer for layer in at if layer >= repeat]:
-        raise ValueError(f"{where}at names {wrong}, but the block's layers are 0 to {repeat - 1}")
-    if twice := sorted({layer for layer in at if at.count(layer) > 1}):
-        raise ValueError(f"{where}at names {twice} twice; name each layer once")
+        raise ValueError(
+            f"{where}at names {wrong[:_SHOWN]}, but the block's layers are 0 to {repeat - 1}"
+        )
+    if twice := sorted(layer for layer, times in Counter(at).items() if times > 1):
+        raise ValueError(f"{where}at names {twice[:_SHOWN]} twice; name each layer once")
 
 
 def _places(replacement: Replacement, repeat: int, steps: list[Step]) -> list[tuple[int, int, int]]:
     """Every (layer, step, branch) that is replaced."""
     step = steps[replacement.step]
-    size = len(step) if isinstance(step, list) else 1
+    size = _width_of(step)
     branches = range(size) if replacement.branch is None else (replacement.branch,)
     return [
         (layer, replacement.step, branch)

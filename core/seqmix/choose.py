@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 from seqmix import cache, hooks, registry
 from seqmix.backend import Backend, Executable
 from seqmix.errors import BackendError, PluginError, SeqmixError
+from seqmix.reading import UnreadableError, parse_json
 from seqmix_ir.errors import IRError
 from seqmix_ir.graph import Module, Op
 from seqmix_ir.passes import explain
@@ -99,13 +100,21 @@ def try_backends(
     trial = _Trial(found, make)
     from seqmix.keys import trial_key
 
-    if keep:
-        known = cache.remember("auto", trial_key(module, found, asked), trial.run)
-    else:
-        known = trial.run()
-    name, *notes = json.loads(known)
+    known = cache.remember("auto", trial_key(module, found, asked), trial.run) if keep else ""
+    kept = _kept(known, found)
+    name, *notes = json.loads(trial.run()) if kept is None else kept
     when = [] if trial.ran else ["the trial was held before; its result is kept in the cache"]
     return Choice(found[name], [*notes, *when, *refused], trial.executables.get(name))
+
+
+def _kept(text: str, found: Mapping[str, Backend]) -> list[str] | None:
+    """The name of a backend and notes, as the cache has them; None when that is not what it has."""
+    try:
+        content = parse_json(text)
+    except UnreadableError:
+        return None
+    whole = isinstance(content, list) and all(isinstance(item, str) for item in content)
+    return content if whole and content and content[0] in found else None
 
 
 class _Trial:

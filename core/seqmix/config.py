@@ -6,15 +6,23 @@ of the position encoding are checked against the ``Config`` of the plugin that t
 
 from __future__ import annotations
 
-import json
-import tomllib
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveInt, ValidationError, model_validator
 
-from seqmix.blocks import STEP_FORMS, BlockConfig, Kind, Replacement, Step, Strict, spread_places
+from seqmix.blocks import (
+    STEP_FORMS,
+    BlockConfig,
+    Kind,
+    Replacement,
+    Step,
+    Strict,
+    check_branch_count,
+    spread_places,
+)
 from seqmix.errors import ConfigError, did_you_mean
+from seqmix.reading import UnreadableError, parse_json, parse_toml, read_text
 
 __all__ = [
     "INIT_STD",
@@ -27,10 +35,23 @@ __all__ = [
     "Strict",
     "build_config",
     "read_config",
+    "read_options",
     "spread_places",
 ]
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
+
+LONGEST = 1 << 20
+"""Bytes of a file: the largest configurations, of a hundred layers unlike each other, have 100 kB,
+and each value that does not fit takes a thousand times its own size to explain."""
+
+MOST_TOKENS, WIDEST, WIDEST_HEAD = 2**31 - 1, 1 << 20, 1 << 16
+"""Bounds of a model's sizes, some 50 times what is known: a table of positions is computed in real
+memory, and products of sizes must be numbers of 64 bits."""
+_PROBLEMS = 20
+"""That an error explains."""
+
+Token: TypeAlias = Annotated[int, Field(ge=-(2**31), le=MOST_TOKENS)]
 
 INIT_STD = 0.02
 """Standard deviation of a fresh weight matrix, where nothing else is asked for."""
@@ -49,13 +70,13 @@ class ModelConfig(Strict):
     """A whole model. ``context_length`` is the longest sequence it is meant for, in tokens."""
 
     name: str = "model"
-    vocab_size: PositiveInt
-    width: PositiveInt
+    vocab_size: PositiveInt = Field(le=MOST_TOKENS)
+    width: PositiveInt = Field(le=WIDEST)
     context_length: PositiveInt
     blocks: list[BlockConfig] = Field(min_length=1)
     norm: NormConfig = NormConfig()
     position: Kind | None = None
-    head_dim: PositiveInt | None = None
+    head_dim: PositiveInt | None = Field(default=None, le=WIDEST_HEAD)
     """Size of the vectors that the position encoding rotates; needed with one that rotates."""
     tie_embeddings: bool = False
     logit_soft_cap: float = Field(default=0, ge=0)
@@ -63,8 +84,13 @@ class ModelConfig(Strict):
     init_std: float = Field(default=INIT_STD, gt=0)
     """Standard deviation of fresh embeddings and of a fresh head."""
     dtype: Literal["f32", "bf16", "f16", "f64"] = "f32"
-    bos: int | None = None
-    eos: list[int] = Field(default_factory=list)
+    bos: Token | None = None
+    eos: list[Token] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
+        check_branch_count(self.blocks)
+        return self
 
     def steps(self) -> list[list[Kind]]:
         """Every residual step in order, each as its list of parallel branches."""
@@ -90,23 +116,24 @@ def build_config(schema: type[Parsed], options: Any, where: str) -> Parsed:
     except ValidationError as error:
         # A misspelt key comes first: a missing one often follows from it.
         ordered = sorted(error.errors(), key=lambda p: p["type"] != "extra_forbidden")
-        problems = [_explain(schema, problem) for problem in ordered]
+        problems = [_explain(schema, problem) for problem in ordered[:_PROBLEMS]]
+        if more := len(ordered) - len(problems):
+            problems.append(f"and {more} more")
         raise ConfigError(f"{where}: " + "; ".join(problems)) from error
 
 
 def read_config(path: Path) -> ModelConfig:
     """A model configuration from a ``.json`` or ``.toml`` file."""
+    return build_config(ModelConfig, read_options(path), str(path))
+
+
+def read_options(path: Path) -> Any:
+    """What a ``.toml`` file holds, or a JSON one; ConfigError when it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    try:
-        data = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{path}: not valid {path.suffix.lstrip('.') or 'JSON'}: {error}"
-        ) from error
-    return build_config(ModelConfig, data, str(path))
+        text = read_text(path, LONGEST)
+        return parse_toml(text) if path.suffix == ".toml" else parse_json(text)
+    except UnreadableError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _explain(schema: type[BaseModel], problem: Any) -> str:
@@ -123,7 +150,10 @@ def _explain(schema: type[BaseModel], problem: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # A number of thousands of digits, or lists without end.
+        return f"what cannot be shown ({type(value).__name__})"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

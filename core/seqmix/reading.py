@@ -7,6 +7,7 @@ follows the file's name in the error of the caller.
 from __future__ import annotations
 
 import json
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -20,6 +21,8 @@ LIMIT = 16 << 20
 """Bytes: manifests and configurations take kilobytes; parsed, text takes some 30 times its size."""
 DEPTH = 64
 """Levels of lists and objects; configurations have about ten, and Python's stack has its end."""
+_HALF = re.compile("[\ud800-\udfff]")
+_PARTS = re.compile(r"""[\w-]+|"[^"\n]*"|'[^'\n]*'|[.,=\]}\n]""")
 DIGITS = 40
 """Of a whole number: one of 64 bits has 20, and longer ones are slow to show and to compare."""
 
@@ -64,7 +67,7 @@ def parse_json(text: str | bytes) -> Any:
     """
     try:
         found = json.loads(text, parse_int=_whole_number, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise UnreadableError(f"is not valid JSON: {error}") from error
     _refuse_deep(found, "JSON")
     return found
@@ -72,12 +75,26 @@ def parse_json(text: str | bytes) -> Any:
 
 def parse_toml(text: str) -> Any:
     """What a TOML text holds; UnreadableError when it is none or nests too deep."""
+    _refuse_long_keys(text)
     try:
         found = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise UnreadableError(f"is not valid TOML: {error}") from error
     _refuse_deep(found, "TOML")
     return found
+
+
+def _refuse_long_keys(text: str) -> None:
+    """UnreadableError for ``a.b.c`` of many parts: tomllib takes memory by their square."""
+    dots, before = 0, ""
+    for token in _PARTS.findall(text):
+        if token == ".":
+            dots += 1
+        elif before != "." or token in ",=]}\n":
+            dots = 0
+        if dots > DEPTH:
+            raise UnreadableError(f"is TOML with a key of more than {DEPTH} parts")
+        before = token
 
 
 def _whole_number(digits: str) -> int:
@@ -96,7 +113,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_deep(found: Any, form: str) -> None:
-    """Level by level, without recursion; UnreadableError for a number or a depth out of bounds."""
+    """Level by level, without recursion; UnreadableError for what is out of bounds at any."""
     level = [found]
     for _ in range(DEPTH):
         level = [inner for value in level for inner in _inside(value)]
@@ -107,9 +124,11 @@ def _refuse_deep(found: Any, form: str) -> None:
 
 def _inside(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return list(value.values())
+        return [*value, *value.values()]
     if isinstance(value, list):
         return value
+    if isinstance(value, str) and not value.isascii() and _HALF.search(value):
+        raise UnreadableError("has half of a surrogate pair, which no text can be written with")
     if isinstance(value, int) and abs(value) >= 10**DIGITS:
         raise UnreadableError(f"has a whole number of more than {DIGITS} digits")
     return []

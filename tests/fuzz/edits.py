@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 __all__ = ["Edit", "Files", "Link", "edited", "edits"]
 
 TOP = 1 << 16
+LONGEST = 1 << 19
 NUMBERS = (0, 1, 7, 255, 2**31, 2**32 - 1, 2**40, 2**60, 2**63, 2**64 - 1)
 DEEP: Any = []
 for _ in range(300):
@@ -134,9 +135,14 @@ def _text(data: bytes, edit: Edit) -> bytes:
         [*tokens[:at], other, *tokens[at + 1 :]],
         [*tokens[:at], *tokens[at + few :]],
         [*tokens[: at + few], *tokens[at:]],
-        [*tokens[:at], *tokens[at : at + few] * 300, *tokens[at + few :]],
+        [*tokens[:at], *_repeated(tokens[at : at + few]), *tokens[at + few :]],
     ][edit.action // 7 % 6]
     return "".join(changed).encode("utf-8", "surrogatepass")
+
+
+def _repeated(tokens: list[str]) -> list[str]:
+    """Many times, but never so many that the edited file alone takes the memory of a machine."""
+    return tokens * min(300, 1 + LONGEST // max(1, sum(map(len, tokens))))
 
 
 def _json(data: bytes, edit: Edit) -> bytes:

@@ -18,7 +18,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ __all__ = ["CASES", "FindingError", "Target", "attempt", "read_case", "write_cas
 CASES = Path(__file__).parent / "cases"
 SECONDS = 5.0
 """Of CPU time for one example."""
+PATIENCE = 600
+"""Seconds until a loader that waits for something, such as a pipe, is given up."""
 ROOM = 1 << 30
 """Bytes of address space that loading a file of a few kilobytes may take."""
 
@@ -54,10 +56,14 @@ class Target:
     finish: Callable[[Files, int], Files] = _as_it_is
 
     def files(self) -> Files:
-        """The valid files by name."""
+        """The valid files by name; they are loaded once, for imports are not to be measured."""
         with _folder() as folder:
             self.make(folder)
-            return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
+            made: Files = {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
+        with _folder() as folder, suppress(SeqmixError, IRError):
+            _write(folder, made)
+            self.load(folder)
+        return made
 
     def changed(self, files: Files, changes: list[Edit], choice: int) -> Files:
         """The files after the edits."""
@@ -156,18 +162,22 @@ def _bounded() -> Iterator[None]:
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     most = pages * resource.getpagesize() + ROOM
     alarm = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGVTALRM, _too_long) if alarm else None
+    signals = (signal.SIGVTALRM, signal.SIGALRM) if alarm else ()
+    before = [signal.signal(number, _too_long) for number in signals]
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     try:
         if alarm:
             signal.setitimer(signal.ITIMER_VIRTUAL, 2 * SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
         if alarm:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, before)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _too_long(number: int, frame: Any) -> None:
-    raise TimeoutError(f"no end after {2 * SECONDS} s of CPU time")
+    raise TimeoutError(f"no end after {2 * SECONDS} s of CPU time or {PATIENCE} s in all")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from seqmix.model import Model
 
 __all__ = ["STACK", "TARGET"]
 
+PICKLE = "data.pkl"
+
 
 def make(folder: Path) -> None:
     write_hugging_face(folder)
@@ -25,6 +29,27 @@ def make_stack(folder: Path) -> None:
     options = yaml.safe_dump({**STACK_OPTIONS, "vocab_size": 48})
     (folder / "config.yaml").write_text(options, encoding="utf-8")
     torch.save(stack_weights(), folder / "model.pt")
+    with zipfile.ZipFile(folder / "model.pt") as archive:
+        (folder / PICKLE).write_bytes(archive.read(f"model/{PICKLE}"))
+
+
+def load_stack(folder: Path) -> None:
+    """The pickle inside the archive is the one beside it, so that edits reach it behind the zip."""
+    path = folder / "model.pt"
+    if path.is_file() and (folder / PICKLE).is_file() and zipfile.is_zipfile(path):
+        with suppress(ValueError, KeyError, zipfile.BadZipFile, NotImplementedError, OSError):
+            _exchange(path, (folder / PICKLE).read_bytes())
+    load(folder)
+
+
+def _exchange(path: Path, pickle: bytes) -> None:
+    with zipfile.ZipFile(path) as archive:
+        if archive.read(f"model/{PICKLE}") == pickle:
+            return
+        held = {name: archive.read(name) for name in archive.namelist()[:200]}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**held, f"model/{PICKLE}": pickle}.items():
+            archive.writestr(name, content)
 
 
 def load(folder: Path) -> None:
@@ -32,4 +57,4 @@ def load(folder: Path) -> None:
 
 
 TARGET = Target("xlstm", make, load)
-STACK = Target("xlstm_stack", make_stack, load)
+STACK = Target("xlstm_stack", make_stack, load_stack)

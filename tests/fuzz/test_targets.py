@@ -53,4 +53,5 @@ def test_many_edited_files(name: str, changes: list[Edit], choice: int) -> None:
     "path", sorted(CASES.glob("*/*.json")), ids=lambda p: f"{p.parent.name}-{p.stem}"
 )
 def test_what_was_found_once(path: Path) -> None:
+    assert valid(path.parent.name)
     attempt(found(path.parent.name), read_case(path))

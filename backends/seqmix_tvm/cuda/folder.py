@@ -6,6 +6,7 @@ from pathlib import Path
 
 from seqmix.backend import Report
 from seqmix.progress import counted
+from seqmix.whole_file import write_whole
 from seqmix_tvm import tvm_api as tvm
 from seqmix_tvm.cuda.compiler import assembled, kernel_threads, nvcc
 from seqmix_tvm.lower import Lowered
@@ -39,8 +40,8 @@ def build_device(
     text, parameters = tvm.build_cuda(
         lowered.module, set(lowered.kernels), arch, mcpu, folder / f"{name}.so"
     )
-    source.write_text(text, encoding="utf-8")
-    (folder / parameters_of(name)).write_text(parameters, encoding="utf-8")
+    write_whole(source, text)
+    write_whole(folder / parameters_of(name), parameters)
     files = [source.name, parameters_of(name)]
     threads = kernel_threads(text)
     if nvcc() is None:

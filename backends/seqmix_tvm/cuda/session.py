@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from seqmix.errors import BackendError
 from seqmix_tvm import tvm_api as tvm
 from seqmix_tvm.cuda.compiler import architecture_of, assembled
 from seqmix_tvm.cuda.folder import binary_of, parameters_of, source_of
-from seqmix_tvm.folder import read_stored
+from seqmix_tvm.folder import MANIFEST, read_stored
 from seqmix_tvm.session import TvmExecutable
 
 __all__ = ["CudaExecutable"]
@@ -26,11 +27,13 @@ class CudaExecutable(TvmExecutable):
 
     def run(self, graph: str, inputs: Any) -> dict[str, Tensor]:
         """Run a graph once on the first GPU; BackendError where there is none that fits."""
-        if not self._entries:
-            self._entries = self._on_gpu()
+        with self._loading:
+            if not self._entries:
+                self._entries = self._on_gpu()
         return super().run(graph, inputs)
 
     def _loaded(self) -> dict[str, tvm.Machine]:
+        self._loading = Lock()
         return {}
 
     def _on_gpu(self) -> dict[str, tvm.Machine]:
@@ -40,7 +43,7 @@ class CudaExecutable(TvmExecutable):
         return {
             name: tvm.Machine(
                 self.folder / entry["library"],
-                [stored[key] for key in entry["stored"]],
+                self._weights(entry, stored),
                 self._kernels(name),
                 device,
             )
@@ -66,15 +69,23 @@ class CudaExecutable(TvmExecutable):
 
     def _kernels(self, name: str) -> Any:
         """The kernels of a graph as a module; they are assembled where they are source."""
-        parameters = (self.folder / parameters_of(name)).read_text(encoding="utf-8")
+        parameters = self._sealed(parameters_of(name)).read_text(encoding="utf-8")
         binary = self.folder / binary_of(name)
-        if binary.is_file():
+        if binary.name in self._manifest["files"]:
             return tvm.device_module(binary.read_bytes(), parameters)
         with TemporaryDirectory() as folder:
             made = Path(folder) / binary.name
             arch = architecture_of(self.report.target)
-            assembled(self.folder / source_of(name), arch, made)
+            assembled(self._sealed(source_of(name)), arch, made)
             return tvm.device_module(made.read_bytes(), parameters)
 
+    def _sealed(self, name: str) -> Path:
+        """A file whose checksum was looked at; BackendError for any other."""
+        if name not in self._manifest["files"]:
+            raise BackendError(
+                f"{self.folder / MANIFEST}: names no sha256 of '{name}'; compile the model again"
+            )
+        return self.folder / name
+
     def _placed(self, x: Tensor) -> Tensor:
-        return x.detach().cuda()
+        return x.detach().cuda().resolve_neg()
