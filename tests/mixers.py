@@ -13,7 +13,11 @@ from seqmix.mixer import SequenceMixer
 from seqmix.ops import causal_conv1d
 from seqmix.state import State, StateSpec
 
-__all__ = ["GatedCell", "ShortConv"]
+__all__ = ["QUICK_BACKENDS", "GatedCell", "ShortConv"]
+
+QUICK_BACKENDS = ("torch", "onnxruntime")
+"""For quick tests of the whole kit: a minute of Triton's interpreter, or of compiling with TVM,
+belongs to the full profile."""
 
 
 class GatedCellConfig(seqmix.Strict):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.core import tiny
+from tests.mixers import QUICK_BACKENDS
 from tests.plugins.clipped_cases import decoded, run, stirred, written_out
 
 from seqmix.config import build_config
@@ -45,7 +46,9 @@ def test_against_the_definition_written_out(options: dict[str, Any]) -> None:
 
 
 def test_laws_and_backends() -> None:
-    check_mixer("lm_infinite", LMInfinite.examples()[1]).raise_for_failures()
+    check_mixer(
+        "lm_infinite", LMInfinite.examples()[1], backends=QUICK_BACKENDS
+    ).raise_for_failures()
 
 
 @pytest.mark.full

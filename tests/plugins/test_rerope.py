@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.core import tiny
+from tests.mixers import QUICK_BACKENDS
 from tests.plugins.clipped_cases import decoded, run, stirred, written_out
 
 import seqmix
@@ -51,7 +52,7 @@ def test_against_the_definition_written_out(options: dict[str, Any]) -> None:
 
 
 def test_laws_and_backends() -> None:
-    check_mixer("rerope", ReRoPE.examples()[1]).raise_for_failures()
+    check_mixer("rerope", ReRoPE.examples()[1], backends=QUICK_BACKENDS).raise_for_failures()
 
 
 @pytest.mark.full

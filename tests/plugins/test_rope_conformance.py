@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.mixers import QUICK_BACKENDS
 from torch import Tensor
 
 from seqmix import registry
@@ -40,7 +41,7 @@ def test_the_list_is_that_of_the_plugin() -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_laws_and_backends(name: str) -> None:
     example = registry.get("positions", name).examples()[0]
-    check_position(name, example).raise_for_failures()
+    check_position(name, example, backends=QUICK_BACKENDS).raise_for_failures()
 
 
 @pytest.mark.full

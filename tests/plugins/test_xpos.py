@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.core import tiny
+from tests.mixers import QUICK_BACKENDS
 from torch import Tensor
 
 from seqmix.config import build_config
@@ -164,7 +165,7 @@ def test_without_decay_it_is_rope() -> None:
 
 
 def test_laws_and_backends() -> None:
-    check_position("xpos", XPos.examples()[0]).raise_for_failures()
+    check_position("xpos", XPos.examples()[0], backends=QUICK_BACKENDS).raise_for_failures()
 
 
 @pytest.mark.full
