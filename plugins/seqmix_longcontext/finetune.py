@@ -10,6 +10,7 @@ from typing import Any
 from seqmix.blocks import Kind
 from seqmix.errors import CheckpointError, ConfigError
 from seqmix.model import Model
+from seqmix.reading import UnreadableError, read_json
 from seqmix.training.plan import Plan, Training
 from seqmix.training.trainer import Trainer
 from seqmix.weights import Weights
@@ -93,8 +94,8 @@ def _check_rows(model: Model, task: Kind) -> None:
 def _check_start(path: Path, started: dict[str, str]) -> None:
     """A checkpoint holds the weights as they are by now: what they began as is kept beside it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = read_json(path)
+    except UnreadableError:
         found = None
     if found != started:
         raise CheckpointError(

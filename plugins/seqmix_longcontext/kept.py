@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from seqmix.reading import UnreadableError, read_json
 from seqmix.whole_file import write_whole
 
 __all__ = ["Kept"]
@@ -23,11 +24,11 @@ class Kept:
     def get(self, about: Mapping[str, Any]) -> Any:
         """The result of what ``about`` describes, None where there is none that can be read."""
         try:
-            stored = json.loads(self.path(about).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            stored = read_json(self.path(about))
+        except UnreadableError:
             return None
         known = isinstance(stored, dict) and stored.get("about") == _plain(about)
-        return stored["result"] if known else None
+        return stored.get("result") if known else None
 
     def put(self, about: Mapping[str, Any], result: Any) -> None:
         """Keep a result, which is JSON."""

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from seqmix.errors import ConfigError, SeqmixError
 from seqmix.model import Model, flatten_states, initial_states, unflatten_states
+from seqmix.reading import UnreadableError, read_json
 from seqmix.whole_file import whole_file, write_whole
 from seqmix_recall.gap_windows import Windows
 
@@ -203,8 +204,8 @@ def _write_empty(file: BinaryIO, rows: int, length: int) -> None:
 
 def _about(path: Path, strict: bool = True) -> dict[str, Any]:
     try:
-        data = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = read_json(path.with_suffix(".json"))
+    except UnreadableError as error:
         if not strict:
             return {}
         raise ConfigError(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from seqmix.config import Kind
 from seqmix.errors import ConfigError
 from seqmix.lock import LockFile
+from seqmix.reading import UnreadableError, read_json
 from seqmix.training.plan import Training
 from seqmix.whole_file import write_whole
 
@@ -83,9 +84,9 @@ def read_result(folder: Path, identity: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = read_json(path)
         same = found["identity"] == identity
-    except (ValueError, KeyError, TypeError) as error:
+    except (UnreadableError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: is no result: {error}; remove it") from error
     return found if same else None
 

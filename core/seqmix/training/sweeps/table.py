@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from seqmix.errors import ConfigError
+from seqmix.reading import UnreadableError, read_json
 from seqmix.training.sweeps.job import FAILURE, SECONDS, read_result
 from seqmix.training.sweeps.run import Run, identity
 from seqmix.whole_file import whole_file, write_whole
@@ -88,7 +88,10 @@ def seconds_of(run: Run, folder: Path) -> Cells:
     path = folder / SECONDS
     if not path.is_file():
         return {"name": run.name, "seconds": None, "steps": None}
-    return {"name": run.name, **json.loads(path.read_text(encoding="utf-8"))}
+    try:
+        return {"name": run.name, **read_json(path)}
+    except (UnreadableError, TypeError) as error:
+        raise ConfigError(f"{path}: {error}; remove it") from error
 
 
 def _unfinished(folder: Path, error: str | None) -> Cells:
