@@ -9,7 +9,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import torch
 
@@ -20,6 +20,9 @@ from seqmix.inside import file_inside
 from seqmix.reading import UnreadableError, read_json
 from seqmix.storage import CONFIG_FILE, is_saved, read_saved
 from seqmix.weights import Weights
+
+if TYPE_CHECKING:
+    from seqmix.model import Model
 
 __all__ = [
     "Checkpoint",
@@ -162,14 +165,18 @@ def _read_own(path: Path) -> Checkpoint:
 
 
 def _fresh(path: Path) -> Checkpoint:
-    """A model of a configuration; torch's global generator is left as it was."""
+    """A configuration, and weights that are drawn when they are asked for."""
+    config = read_config(path)
+    return Checkpoint(config, Weights.of_later(lambda: _drawn(config)), source=str(path))
+
+
+def _drawn(config: ModelConfig) -> Model:
+    """A model of a fixed seed; torch's global generator is left as it was."""
     from seqmix.model import Model
 
-    config = read_config(path)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(FRESH_SEED)
-        model = Model(config)
-    return Checkpoint(config, Weights.of(model), source=str(path))
+        return Model(config)
 
 
 def _is_own_config(path: Path) -> bool:

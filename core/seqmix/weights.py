@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -31,10 +32,14 @@ class Weights:
     ``shape`` saves reading a tensor for its shape alone.
     """
 
-    def __init__(self, loaders: Mapping[str, Loader]) -> None:
-        """Weights that ``loaders`` read on demand."""
-        self._loaders = dict(loaders)
+    def __init__(self, loaders: Mapping[str, Loader] | Callable[[], Mapping[str, Loader]]) -> None:
+        """Weights that ``loaders`` read on demand; a function is asked for them at first use."""
+        self._given = loaders
         self._digest: str | None = None
+
+    @cached_property
+    def _loaders(self) -> dict[str, Loader]:
+        return dict(self._given() if callable(self._given) else self._given)
 
     @staticmethod
     def of(model: nn.Module) -> Weights:
@@ -42,12 +47,17 @@ class Weights:
 
         They follow later changes of the model, so their digest is computed anew at each call.
         """
-        return Weights.of_tensors(dict([*model.named_parameters(), *model.named_buffers()]))
+        return Weights.of_tensors(_tensors_of(model))
 
     @staticmethod
     def of_tensors(tensors: Mapping[str, Tensor]) -> Weights:
         """Tensors in memory by name; see :meth:`of`."""
-        return _LiveWeights({name: _Held(tensor) for name, tensor in tensors.items()})
+        return _LiveWeights(_held(tensors))
+
+    @staticmethod
+    def of_later(make: Callable[[], nn.Module]) -> Weights:
+        """Those of a model that is made when the first of them is asked for; see :meth:`of`."""
+        return _LiveWeights(lambda: _held(_tensors_of(make())))
 
     def names(self) -> list[str]:
         """Every name, in the order of the source."""
@@ -107,6 +117,14 @@ class Weights:
 
     def __contains__(self, name: object) -> bool:
         return name in self._loaders
+
+
+def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    return dict([*model.named_parameters(), *model.named_buffers()])
+
+
+def _held(tensors: Mapping[str, Tensor]) -> dict[str, Loader]:
+    return {name: _Held(tensor) for name, tensor in tensors.items()}
 
 
 class _LiveWeights(Weights):

@@ -45,6 +45,14 @@ def test_a_model_by_kind_and_in_total(capsys: Capture, path: str) -> None:
             assert sum(row[key] for row in found["kinds"]) == found[key], key
 
 
+def test_a_model_that_fits_into_no_memory_is_counted(capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "large.json"
+    file.write_text(tiny.config(width=2**20, vocab_size=2**31 - 1).to_json(), encoding="utf-8")
+    assert card(capsys, "info", str(file))["parameters"] > 2**51
+    assert invoke(["explain", str(file), "--backend", "reference"]) == 2
+    assert "make it smaller ('seqmix info' counts without memory)" in capsys.readouterr().err
+
+
 def test_the_numbers_are_those_of_the_real_model(capsys: Capture, path: str) -> None:
     found = card(capsys, "info", path, "--seq-len", "9", "--batch", "3")
     block = {"repeat": 2, "steps": [tiny.ATTENTION, tiny.MLP], "replace": REPLACE}
