@@ -22,7 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 KINDS = [tiny.ATTENTION, {"kind": "mlstm", "heads": 1}, tiny.SWIGLU]
 
 
-@pytest.mark.parametrize("backend", ["torch", "reference"])
+@pytest.mark.parametrize("backend", ["torch", pytest.param("reference", marks=pytest.mark.full)])
 def test_backends_of_the_core(backend: str) -> None:
     as_if_alone(backend, KINDS, tokens=3, rounds=2)
 

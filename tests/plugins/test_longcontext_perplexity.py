@@ -91,6 +91,7 @@ def test_one_pass_serves_all_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(read) == [16, 16, 32, 32, 48]
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(documents(), [16, 48])
     whole = measure("none,yarn:2", plan, tmp_path / "whole")

@@ -58,6 +58,7 @@ def test_the_fit_recovers_its_coefficient() -> None:
     assert fit_coefficient([(1.0, 1.2)]) is None
 
 
+@pytest.mark.full
 def test_the_value_is_the_attention_factor(tmp_path: Path) -> None:
     """At 0.1 ln(s) + 1 the sweep is YaRN, at 1 it is NTK-by-parts."""
     value = 0.1 * math.log(4) + 1
