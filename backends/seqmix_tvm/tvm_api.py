@@ -102,6 +102,8 @@ NAMES: dict[DType, str] = {
 
 # A thread that is bound to a core waits for it, also while another core has nothing to do.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
+# Its idle threads would spin for a while after each call, and take a core from whoever runs next.
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 
 _SAID = 300
 """Characters of what a linker says that are passed on."""
