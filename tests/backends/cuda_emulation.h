@@ -157,3 +157,4 @@ template <class T> static T shuffled(T value, int mask) {
 struct Argument { std::int32_t kind; std::uint32_t unused; union { std::int64_t number; double real; void* pointer; }; };
 
 extern "C" int TVMFFIErrorSetRaisedFromCStr(const char* kind, const char* message);
+static inline _Float16 __float2half_rn(float number) { return (_Float16)number; }
