@@ -104,11 +104,11 @@ def _whole_number(digits: str) -> int:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    held = dict(pairs)
-    if len(held) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for at, key in enumerate(keys) if key in keys[:at])
-        raise ValueError(f"the key '{twice[:200]}' appears twice")
+    held: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in held:
+            raise ValueError(f"the key '{key[:200]}' appears twice")
+        held[key] = value
     return held
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import statistics
+import time
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,16 @@ def test_numbers_too_long(digits: int) -> None:
 def test_a_key_that_appears_twice() -> None:
     with pytest.raises(UnreadableError, match="the key 'b' appears twice"):
         parse_json('{"a": 1, "b": 2, "c": {}, "b": 3}')
+
+
+def test_a_key_that_appears_twice_after_many_is_found_in_one_pass() -> None:
+    def seconds(count: int) -> float:
+        keys = [f'"{number}": 0' for number in range(count)]
+        text = "{" + ", ".join([*keys, keys[-1]]) + "}"
+        before = time.process_time()
+        with pytest.raises(UnreadableError, match=f"the key '{count - 1}' appears twice"):
+            parse_json(text)
+        return time.process_time() - before
+
+    few = statistics.median(seconds(10_000) for _ in range(5))
+    assert seconds(200_000) < 100 * few  # 20 times as many: 400 times as long by their square.
